@@ -8,6 +8,7 @@ import json
 import pytest
 
 from verl_ext.doctor import main
+from verl_ext.observe.doctor_report import untaught
 from verl_ext.observe.progress import Progress
 from verl_ext.observe.runlog import RunLog
 from verl_ext.observe.trajectory_files import FOLDER, ROWS
@@ -165,3 +166,14 @@ def test_what_is_not_there_is_said(tmp_path, capsys, arguments, words):
     (tmp_path / FOLDER / "rows" / "step_copy.json.gz").write_bytes(b"")
     assert main([str(tmp_path), *arguments]) == 2
     assert words.replace(" of .*", f" of {tmp_path}") in capsys.readouterr().err
+
+
+def test_the_policy_that_a_step_taught_nothing_is_named():
+    flat, learned = ({"doctor/without_advantage": share, "update/optimiser_steps": 1} for share in (1.0, 0.5))
+    metrics = {f"policies/small/{name}": value for name, value in flat.items()}
+    metrics |= {f"policies/large/{name}": value for name, value in learned.items()} | {"policies/rests/update/rests": 1}
+    sentence = "step 3 taught policy small nothing: "
+    assert untaught({"step": 3, "metrics": metrics}) == [f"{sentence}in every group all rewards are equal"]
+    (single,) = untaught({"step": 3, "metrics": metrics | {"groups/single": 1.0}})
+    assert single.startswith(f"{sentence}every group has a single member")
+    assert untaught({"step": 3, "metrics": flat}) == ["step 3 taught nothing: in every group all rewards are equal"]

@@ -213,6 +213,29 @@ def test_finished_runs_are_overlaid(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_the_policies_of_runs_have_a_table_with_their_own_settings(tmp_path):
+    one, two = logged(tmp_path / "one", 0.3, 10.0), logged(tmp_path / "two", 0.3, 10.0)
+    policies = {"small.agents": ["a", "b"], "large.agents": ["c"], "large.actor.optim.lr": 0.001, "large.frozen": False}
+    settings = {f"mas.policies.{key}": value for key, value in policies.items()} | {"mas.policies.gone": None}
+    (two / "settings.json").write_text(json.dumps(settings))
+    (one / "settings.json").write_text(json.dumps({"mas.policies.all.agents": ["a", "b", "c"]}))
+    entries = [json.loads(line) for line in (two / "metrics.jsonl").read_text().splitlines()]
+    for entry in entries:
+        for agent, calls in (("a", 10), ("b", 20), ("c", 5)):
+            entry["metrics"] |= {f"agents/{agent}/calls": calls, f"agents/{agent}/output_tokens": 4.5}
+        learned = {"update/rows": 30, "actor/grad_norm": 0.25, "actor/kl_loss": 0.031, "actor/lr": 2e-4}
+        entry["metrics"] |= {f"policies/small/{key}": value for key, value in learned.items()}
+    (two / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    assert main(["--runs", str(one), str(two), "--output", str(tmp_path / "out")]) == 0
+    table = (tmp_path / "out" / "runs" / "report.md").read_text().partition("## Policies")[2].partition("##")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| two")]
+    assert rows == [
+        ["two", "small", "a, b", "", "135", "30", "0.0002", "0.25", "–", "0.031"],
+        ["two", "large", "c", "actor.optim.lr=0.001, frozen=False", "22", *"–––––"],
+    ]
+    assert "| one" not in table, "a run with one policy has nothing to tell apart"
+
+
 def test_dollars_in_a_label_are_no_formula(tmp_path):
     """Two of them enclose a formula for matplotlib, and one that it cannot read ends the report."""
     runs = [logged(tmp_path / name, 0.3, 10.0) for name in ("at $1_", "at $2_", "$\\frac$")]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
@@ -24,6 +26,8 @@ COSTS = {
     "steps": "training steps",
     OPERATIONS: "operations of the agent calls made for training, in a study with such a budget",
 }
+# Of a run, its configuration: dotted names and values.
+SETTINGS = "settings.json"
 # Of the actor's worker and the critic's.
 MEMORY = "/perf/max_memory_allocated_gb"
 
@@ -61,6 +65,7 @@ class Measured:
     logs: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     records: dict[int, dict[str, Any]] = field(default_factory=dict)
     untrained: bool = False
+    policies: dict[str, dict[str, Any]] = field(default_factory=dict)  # `mas.policies` of its first run
 
     def at(self, budget: str, limit: int) -> dict[int, dict[str, float]]:
         """By seed, the metrics of the first validated step at which `limit` of `budget` was used up.
@@ -88,6 +93,15 @@ class Measured:
     def of_processes(self, name: str) -> list[float]:
         """What `run.json` says of each run; runs that `verl_ext compare` did not start have less."""
         return [record[name] for record in self.records.values() if name in record]
+
+    def tokens_of(self, agents: Sequence[str]) -> list[float]:
+        """Tokens that these agents generate in a step: medians over the steps of each run."""
+        pairs = [(f"agents/{name}/calls", f"agents/{name}/output_tokens") for name in agents]
+        steps = [
+            [e["metrics"] for e in log[1:] if "sampling/agent_calls" in e["metrics"]] for log in self.logs.values()
+        ]
+        sums = [[sum((m.get(n) or 0) * (m.get(t) or 0) for n, t in pairs) for m in one] for one in steps]
+        return [median(one) for one in sums if one]
 
     @property
     def device_memory(self) -> list[float]:
@@ -141,7 +155,19 @@ def measure(study: Study, runs: list[Run]) -> dict[str, Measured]:
                 logs,
                 {seed: run.record or {} for seed, run in mine.items()},
                 untrained=not method.trains,
+                policies=policies_of(mine[min(mine)].folder),
             )
+    return found
+
+
+def policies_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """`mas.policies` by name, from the settings that a run has left: dotted keys. None in a run without them."""
+    file, found = folder / SETTINGS, dict[str, dict[str, Any]]()
+    given = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    for key, value in given.items():
+        if key.startswith("mas.policies.") and key.count(".") > 2:
+            name, setting = key.removeprefix("mas.policies.").split(".", 1)
+            found.setdefault(name, {})[setting] = value
     return found
 
 

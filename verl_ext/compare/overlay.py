@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from verl_ext.compare.measure import Measured, used
+from verl_ext.compare.measure import Measured, policies_of, used
 from verl_ext.compare.report import write_tables
 from verl_ext.compare.study import BUDGETS, Method, Study
 from verl_ext.observe.runlog import NAME, read_log
@@ -73,7 +73,8 @@ def _measured(folder: Path, name: str, steps: int | None) -> Measured:
     log = [entry for entry in log if steps is None or entry["step"] <= steps]
     if not log:
         raise ValueError(f"{folder} has no {NAME}: give folders of runs (trainer.default_local_dir)")
-    return Measured(name, name, {0: log}, {0: {"seconds": log[-1]["time"] - log[0]["time"]}})
+    seconds = log[-1]["time"] - log[0]["time"]
+    return Measured(name, name, {0: log}, {0: {"seconds": seconds}}, policies=policies_of(folder))
 
 
 def _reached(method: Measured, budget: str) -> float:

@@ -36,6 +36,8 @@ def write_tables(study: Study, methods: dict[str, Measured], about: list[str], f
         limit = _number(budget, study.budget[budget])
         lines += [f"## At equal {WORDS[budget]} ({limit})", "", *_scores(study, rows), ""]
     lines += ["## Cost of a step", "", *_costs(methods), ""]
+    if policies := _policies(methods):
+        lines += ["## Policies", "", *policies, ""]
     for caption, path in draw_all(study, methods, folder).items():
         lines += [f"## {caption}", "", f"![{caption}]({path.name})", ""]
     (folder / "results.json").write_text(json.dumps(tables, indent=1, default=Estimate.as_json), encoding="utf-8")
@@ -95,3 +97,19 @@ def _costs(methods: dict[str, Measured]) -> list[str]:
         shown = [f"{estimate(one).mean:,.{digits}f}" for one, digits in zip(values, (2, 2, 0, 2, 2, 0), strict=True)]
         cells.append([method.label, *("–" if one == "nan" else one for one in shown)])
     return markdown(heads, cells, words=1)
+
+
+def _policies(methods: dict[str, Measured]) -> list[str]:
+    """A row for each policy of the methods that have several (`mas.policies`); medians over the steps."""
+    heads = ["method", "policy", "agents", "settings of its own", "generated tokens / step", "rows / step"]
+    heads += ["learning rate", "gradient norm", "entropy", "KL loss"]
+    names = ("update/rows", "actor/lr", "actor/grad_norm", "actor/entropy", "actor/kl_loss")
+    forms, cells = (",.0f", ",.0f", *[",.3g"] * 4), list[list[str]]()
+    for method in methods.values():
+        for policy, settings in method.policies.items() if len(method.policies) > 1 and not method.untrained else ():
+            agents = settings.get("agents") or []
+            own = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "agents")
+            values = [method.tokens_of(agents), *(method.per_step(f"policies/{policy}/{name}") for name in names)]
+            shown = [f"{estimate(one).mean:{form}}" for one, form in zip(values, forms, strict=True)]
+            cells.append([method.label, policy, ", ".join(agents), own, *("–" if s == "nan" else s for s in shown)])
+    return markdown(heads, cells, words=4) if cells else []

@@ -61,6 +61,15 @@ def taught_nothing(metrics: Mapping[str, Any]) -> str:
     return ""
 
 
+def untaught(entry: Mapping[str, Any]) -> list[str]:
+    """A sentence for a step that taught nothing, or for each of several policies that it trained and taught nothing."""
+    metrics, step = entry["metrics"], f"step {entry['step']} taught"
+    policies, run = of_policies([entry]), {name: value for name, value in metrics.items() if name.startswith("groups/")}
+    parts = {f"policy {name} ": {**run, **one["metrics"]} for name, own in policies.items() for one in own}
+    found = {name: why for name, own in (parts if policies else {"": metrics}).items() if (why := taught_nothing(own))}
+    return [f"{step} {name}nothing: {why}" for name, why in found.items()]
+
+
 def _values(entries: Entries, name: str) -> list[float]:
     return [entry["metrics"][name] for entry in entries if entry["metrics"].get(name) is not None]
 

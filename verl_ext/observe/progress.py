@@ -11,7 +11,7 @@ from typing import Any
 
 from verl_ext.observe import error_log
 from verl_ext.observe.collapse import STEPS, advice, collapsed
-from verl_ext.observe.doctor_report import taught_nothing
+from verl_ext.observe.doctor_report import untaught
 from verl_ext.observe.runlog import NAME, LogTail, failures
 from verl_ext.reports import in_words
 
@@ -90,8 +90,8 @@ class Progress:
                 self._times.append(entry["time"])
                 print(self._line(entry), flush=True)
                 self._warn_of_collapse(entry)
-                if why := taught_nothing(entry["metrics"]):
-                    print(f"  step {entry['step']} taught nothing: {why}", flush=True)
+                for sentence in untaught(entry):
+                    print(f"  {sentence}", flush=True)
 
     def _warn_of_collapse(self, entry: dict[str, Any]) -> None:
         """Warn once for each agent. Steps that an earlier run logged from here on do not count."""
