@@ -2,6 +2,7 @@
 
     verl_ext check +recipe=mhgpo mas.sampling.strategy=fof
     verl_ext check --here --gpu_memory 24 +recipe=mhgpo_24gb
+    verl_ext check --device h200 --prompt_tokens 1500 --output_tokens 60 +recipe=mhgpo
     verl_ext check --strict +recipe=mhgpo
     verl_ext check --cfg job +recipe=mhgpo
 
@@ -25,11 +26,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from verl_ext.arguments import Parser
+from verl_ext.plan.hardware import DEVICES, GIB
+from verl_ext.plan.options import add_load, check_load
 
 # What is heavy is imported where it is used: --help answers at once.
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from verl_ext.trainer.preflight.fitting import Sized
     from verl_ext.trainer.preflight.plan import Report
 
 SEARCHES = ("verl_ext.tools.retrieval.search_tool", "verl_ext.tools.web.web_search")
@@ -55,7 +59,11 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
 
 
 def examine(
-    overrides: Sequence[str], config_dir: str | None = None, gpu_memory: float = 80.0, strict: bool = False
+    overrides: Sequence[str],
+    config_dir: str | None = None,
+    gpu_memory: float = 80.0,
+    strict: bool = False,
+    load: argparse.Namespace | None = None,
 ) -> Report:
     """Compose a training configuration and check it.
 
@@ -64,6 +72,7 @@ def examine(
         config_dir: its `--config-dir`.
         gpu_memory: GiB of one GPU.
         strict: ask the servers of tools whether they answer.
+        load: what is known of a step, as `parse_arguments` gives it; None: nothing.
 
     Raises:
         hydra.errors.HydraException: it cannot be composed (e.g. an unknown recipe).
@@ -80,11 +89,13 @@ def examine(
         report.add("environment", f"{one.package} {one.version}")
     with hydra.initialize_config_module("verl.trainer.config", version_base=None):
         report.attempt(check_keys_known, report.config, list(overrides))
-    fill(report, gpu_memory, strict)
+    fill(report, gpu_memory, strict, load)
     return report
 
 
-def fill(report: Report, gpu_memory: float = 80.0, strict: bool = False) -> None:
+def fill(
+    report: Report, gpu_memory: float = 80.0, strict: bool = False, load: argparse.Namespace | None = None
+) -> None:
     """Check the report's configuration, whose keys are known; add what it would run if nothing is wrong with it."""
     from verl_ext.engine.precision import settle_run
     from verl_ext.trainer.preflight.checks import check_multi_agent, check_numbers
@@ -101,9 +112,20 @@ def fill(report: Report, gpu_memory: float = 80.0, strict: bool = False) -> None
         report.add("float type", f"auto, {float_type}")
     if len(report.problems) == before:
         add_plan(report)
-        add_model(report, gpu_memory)
+        _add_time(report, load or parse_arguments([""]), add_model(report, gpu_memory))
         _add_paths(report, strict)
         _add_tools(report, strict)
+
+
+def _add_time(report: Report, load: argparse.Namespace, known: dict[str, Sized]) -> None:
+    from verl_ext.plan.brief import time_of_a_step
+
+    try:
+        first, *others = time_of_a_step(load, report.config, known) or [""]
+    except ValueError as error:
+        first, others = f"not estimated: {error}", []
+    if first:
+        report.facts += [("time of a step", first), *(("", text) for text in others)]
 
 
 def _check_with_verl(report: Report) -> None:
@@ -253,12 +275,17 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("overrides", nargs="*", help="+recipe=NAME KEY=VALUE …, as for verl_ext train")
     parser.add_argument("--config-dir", help="a folder with recipes of one's own, as for main_ppo")
     parser.add_argument("--cfg", choices=["job"], help="print the composed configuration and stop")
-    parser.add_argument("--gpu_memory", type=float, default=80.0, help="GiB of one GPU (default 80)")
+    parser.add_argument("--device", choices=DEVICES, help="the GPU, for the time of a step (default: this machine's)")
+    parser.add_argument("--gpu_memory", type=float, help="GiB of one GPU (default: the --device's, or 80)")
     parser.add_argument("--here", action="store_true", help="packages, GPUs or CPUs that lack here are an error")
     parser.add_argument("--strict", action="store_true", help="the same for data, model, servers and memory")
+    add_load(parser)
     given = parser.parse_args(argv)
     if not given.overrides:
         parser.error("give +recipe=NAME (`verl_ext recipes` lists the names)")
+    check_load(parser, given)
+    if given.gpu_memory is None:
+        given.gpu_memory = DEVICES[given.device].memory / GIB if given.device else 80.0
     return given
 
 
@@ -274,7 +301,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             config = compose(arguments.overrides, arguments.config_dir)
             print(OmegaConf.to_yaml(OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])))
             return 0
-        report = examine(arguments.overrides, arguments.config_dir, arguments.gpu_memory, arguments.strict)
+        report = examine(arguments.overrides, arguments.config_dir, arguments.gpu_memory, arguments.strict, arguments)
     except (ValueError, HydraException, OmegaConfBaseException) as error:
         print(f"The configuration cannot be composed.\n{error}", file=sys.stderr)
         return 2

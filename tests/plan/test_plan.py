@@ -17,8 +17,9 @@ from verl_ext.plan.fit import fit, leave_one_out, predict, terms_of
 from verl_ext.plan.formulas import PHASES, Load, Sizes, communication, rollout, seconds, training
 from verl_ext.plan.hardware import DEVICES, Device, measured_cpu
 from verl_ext.plan.policies import part_of
-from verl_ext.plan.policies import seconds as seconds_of
 from verl_ext.plan.scale import ASSUMED, Job, colocated, separate, split
+from verl_ext.plan.steps import best_split
+from verl_ext.plan.steps import seconds as seconds_of
 from verl_ext.plan.workload import Point, distinct, expected_load, read_calls, read_point, read_points, write_points
 from verl_ext.plan.workload import _longest as longest_chain
 from verl_ext.sampling import make_strategy
@@ -155,6 +156,26 @@ def test_a_step_of_two_policies_by_hand():
     assert chain > gen and seconds_of(apart) == pytest.approx(max(chain, trained) + 2 * 2400 / 1000 + 1)
 
 
+def test_the_best_split_of_several_policies_is_that_of_all_splits():
+    """Of 8 devices, tried one by one; over several machines, parts of one are such that they fill it."""
+    small = job(load=replace(LOAD, tool_seconds=0, calls=400, distinct=300), memory=lambda devices: ROOM)
+    large = replace(small, load=replace(small.load, rows=400), tensor=2)
+    jobs = {"small": small, "large": large}
+    every = [
+        {"small": split(small, t, s), "large": split(large, t, n)}
+        for t in range(1, 8)
+        for s in range(1, 8 - t)
+        for n in range(2, 9 - t - s, 2)
+    ]
+    found = best_split(jobs, 8)
+    assert seconds_of(found) == pytest.approx(min(map(seconds_of, every)))
+    assert best_split(jobs, 3) is None, "1 + 1 + 2 are needed"
+    pools = [step.devices - step.trainers for step in best_split(jobs, 32).values()]
+    assert best_split(jobs, 32)["small"].trainers % 8 == 0 and all(n in (1, 2, 4) or n % 8 == 0 for n in pools)
+    full = replace(ROOM, parts={"all": 60 * GIB}, resident=50 * GIB)  # each fits alone, not both
+    assert best_split({name: replace(one, memory=lambda devices: full) for name, one in jobs.items()}, 8) is None
+
+
 def test_runs_of_several_policies_are_not_fitted_as_one_model(tmp_path, capsys):
     models = {"mas.policies.small.agents": ["a"], "mas.policies.large.agents": ["b"], "mas.policies.gone": None}
     settings = {"actor_rollout_ref.model.path": str(TINY), **models}
@@ -240,6 +261,18 @@ def test_the_command(capsys):
         [128, 0],
         [384, 256],
     ]
+    assert main(["+recipe=mhgpo_tiny", *two, *tokens, "--gpus", "2", "8", "64"]) == 0
+    said = capsys.readouterr().out
+    assert "No split: some GPUs train, and each policy has its own for its rollouts: 3 or more." in said
+    assert said.count("est split") == 2
+    fixed = ["mas.deterministic=true", "mas.sampling.seeded=true"]
+    for overrides in (fixed, [*two, *fixed]):
+        assert main(["+recipe=mhgpo_tiny", *overrides, *tokens, "--gpus", "8"]) == 0
+        said = capsys.readouterr().out
+        assert "No split: mas.deterministic=true needs trainer.v1.trainer_mode=mas_sync" in said
+        assert "est split" not in said and "a split" not in said
+    assert main(["+recipe=mhgpo_tiny", *two, *tokens, "--device", "cpu"]) == 0
+    assert "does not fit" not in capsys.readouterr().out, "engines on a CPU have no share of its memory"
     engine = "actor_rollout_ref.rollout"
     wide = [f"{engine}.tensor_model_parallel_size=8", f"{engine}.gpu_memory_utilization=0.3"]
     for numbers in ("8", "4"):

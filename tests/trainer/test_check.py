@@ -15,8 +15,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.trainer.test_before_a_start import questions
 from tests.trainer.test_recipes import ROOT, composed, examined
-from verl_ext.check import compose, main
+from verl_ext.check import compose, main, parse_arguments
+from verl_ext.plan.__main__ import main as plan
 from verl_ext.sampling import make_strategy
+from verl_ext.trainer.preflight import checks
 from verl_ext.trainer.preflight.fitting import memory_notes
 from verl_ext.trainer.preflight.gpu_memory import GIB, KNOWN, Engine, Memory, estimate, read_model, together
 from verl_ext.worlds.biographies import ensure
@@ -336,7 +338,7 @@ def test_the_token_limit_that_is_named_fits_and_a_larger_one_does_not(monkeypatc
 
     def lacking(tokens: int) -> list[str]:
         report = examined(*given, f"{limit}={tokens}", gpu_memory=24)
-        card = SimpleNamespace(total_memory=24 * GIB)
+        card = SimpleNamespace(name="another", total_memory=24 * GIB)
         monkeypatch.setattr("torch.cuda.is_available", lambda: True)
         monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: card)
         assert memory_notes(report.config) == [item for item in report.missing if "most of training's" in item]
@@ -411,3 +413,40 @@ def test_a_setting_that_is_no_number_is_wrong(name, what):
 def test_a_recipe_whose_preparation_was_removed_is_checked():
     report = examined("+recipe=mhgpo_tiny", "~mas.prepare")
     assert report.problems == [] and not [value for _, value in report.facts if "mas.prepare" in value]
+
+
+def test_numbers_are_checked_once(monkeypatch):
+    calls, check_numbers = [], checks.check_numbers
+    monkeypatch.setattr(checks, "check_numbers", lambda config: [calls.append(config), check_numbers(config)])
+    assert not examined("+recipe=mhgpo_tiny").problems and len(calls) == 1
+
+
+TWO = (
+    "+mas.policies.small={agents: [rewriter, reranker], rollout: {gpu_memory_utilization: 0.3}}",
+    "+mas.policies.large={agents: [answerer], rollout: {gpu_memory_utilization: 0.4}}",
+)
+
+
+@pytest.mark.parametrize("overrides", [["+recipe=mhgpo"], ["+recipe=mhgpo", "mas.sampling.strategy=fof", *TWO]])
+def test_the_time_of_a_step_is_that_of_the_plan(overrides, capsys):
+    load = ["--device", "a100", "--prompt_tokens", "1500", "--output_tokens", "60", "--tool_seconds", "0.5"]
+    said = dict(examined(*overrides, load=parse_arguments([*overrides, *load])).facts)
+    assert plan([*overrides, *load, "--gpus", "8"]) == 0
+    planned = capsys.readouterr().out
+    row = re.search(r"A step takes ([\d,.]+) s", planned) or re.search(r"\| rr  +\| +[\d,]+ \| +([\d,.]+) \|", planned)
+    seconds = float(row[1].replace(",", ""))
+    assert said["time of a step"].startswith(f"about {seconds:.3g} s on 8 × A100 SXM 80 GB: a call reads 1,500 tokens")
+    assert "the update, bound by operations" in said[""] and said[""].endswith("the error is not known")
+
+
+def test_the_time_of_a_step_is_bounded_by_the_limits_and_told_where_the_model_covers_it(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    facts = dict(examined("+recipe=mhgpo_tiny", *TWO).facts)
+    assert facts["time of a step"].startswith("at most about ")
+    assert "on 1 × one core of this CPU, without the time of tools: " in facts["time of a step"]
+    assert "a call reads 512 tokens and writes 15, the longest chain writes 44" in facts["time of a step"]
+    assert "within a factor of 1.7" in facts[""]
+    assert dict(examined("+recipe=mhgpo").facts)["time of a step"].startswith("known once the kind of GPU is: --device")
+    unknown = "+mas.policies.small.model.path=nobody/nothing"
+    assert "time of a step" not in dict(examined("+recipe=mhgpo_tiny", *TWO, unknown).facts)
+    assert parse_arguments(["+recipe=mhgpo", "--device", "rtx4090"]).gpu_memory == 24

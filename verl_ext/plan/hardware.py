@@ -44,6 +44,14 @@ DEVICES = {
 }
 
 
+def this_gpu() -> str | None:
+    """The name in `DEVICES` of this machine's GPU; None: it has none, or another."""
+    import torch
+
+    name = torch.cuda.get_device_name().lower().replace(" ", "") if torch.cuda.is_available() else ""
+    return next((known for known in DEVICES if known in name), None)
+
+
 def measured_cpu(size: int = 1024, numbers: int = 2**25, repeats: int = 4) -> Device:
     """One core of this CPU, in fp32: a product of two matrices, and a copy, the best of some repeats, in CPU seconds.
 
@@ -56,7 +64,7 @@ def measured_cpu(size: int = 1024, numbers: int = 2**25, repeats: int = 4) -> De
     torch.set_num_threads(1)
     try:
         left, right = torch.rand(size, size), torch.rand(size, size)
-        source = torch.rand(numbers)
+        source = torch.ones(numbers)
         target = torch.empty_like(source)
         flops = 2 * size**3 / _best(lambda: torch.mm(left, right), repeats)
         bandwidth = 2 * source.nbytes / _best(lambda: target.copy_(source), repeats)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
+from statistics import fmean
 from typing import Any
 
 from omegaconf import DictConfig
@@ -19,19 +20,28 @@ from verl_ext.sampling import STRATEGIES
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import MasConfig, read_mas_config, strategy_from
 from verl_ext.trainer.preflight.checks import trains_critic
+from verl_ext.trainer.preflight.fitting import Sized
 from verl_ext.trainer.preflight.gpu_memory import Memory, Model, estimate, read_model
 
 
-def jobs_of(given: Any, config: DictConfig, device: Device) -> tuple[dict[str, Job], list[str]]:
-    """(strategy -> job, lines that say what is planned). given: of the command line, see `verl_ext.plan.__main__`.
+def jobs_of(
+    given: Any, config: DictConfig, device: Device, known: Mapping[str, Sized] | None = None
+) -> tuple[dict[str, Job], list[str]]:
+    """(strategy -> job, lines that say what is planned).
+
+    Args:
+        given: of the command line, see `options`; at_limits: calls are as long as they may be where it has no tokens.
+        known: the model and its memory on the configured number of devices, for a job on these alone.
 
     Raises:
         ValueError: the model's size or the tokens of a call are not known, or a coefficient is not a number above 0.
     """
     mas, path = read_mas_config(config), str(config.actor_rollout_ref.model.path)
-    model, agents = model_of(path), build_workflow(mas).trained_agents
+    one, agents = (known or {}).get(""), build_workflow(mas).trained_agents
+    model = one.model if one else model_of(path)
     tokens, where = tokens_of(given, mas, config, agents, device)
-    base, jobs, questions = job_of(given, config, device, model, tokens), dict[str, Job](), config.data.train_batch_size
+    base = job_of(given, config, device, model, tokens, memory_on(config, model, one))
+    jobs, questions = dict[str, Job](), config.data.train_batch_size
     tools = {"tool_turns": float(given.tool_turns), "tool_seconds": given.tool_seconds}
     for name in dict.fromkeys([*STRATEGIES, mas.sampling.strategy]):
         strategy = strategy_from(mas.sampling.model_copy(update={"strategy": name}), agents)
@@ -74,7 +84,14 @@ def _peaks(device: Device) -> str:
     return f"{speed}, {links} ({device.source})"
 
 
-def job_of(given: Any, config: DictConfig, device: Device, model: Model, tokens: tuple[float, float, float]) -> Job:
+def job_of(
+    given: Any,
+    config: DictConfig,
+    device: Device,
+    model: Model,
+    tokens: tuple[float, float, float],
+    memory: Callable[[int], Memory],
+) -> Job:
     """What is the same for all strategies; its load is a placeholder."""
     actor, rollout, settings = (config.actor_rollout_ref[name] for name in ("actor", "rollout", "model"))
     reference = actor.use_kl_loss or config.algorithm.use_kl_in_reward
@@ -85,7 +102,7 @@ def job_of(given: Any, config: DictConfig, device: Device, model: Model, tokens:
         sizes=sizes_of(model, str(rollout.dtype)),
         device=device,
         coefficients=coefficients(given.coefficient, FITTED_CPU if given.device == "cpu" else ASSUMED),
-        memory=memory_on(config, model),
+        memory=memory,
         phases=(*["old_log_prob"] * old, *["ref"] * bool(reference), "update_actor"),
         max_seqs=rollout.max_num_seqs,
         workers=max(rollout.agent.num_workers, 1),
@@ -116,8 +133,15 @@ def coefficients(given: list[str], known: Terms) -> Terms:
     return found
 
 
-def memory_on(config: DictConfig, model: Model, frozen: bool = False) -> Callable[[int], Memory]:
-    """devices -> the memory that a run with so many ranks needs of each; a critic's included. frozen: none trains."""
+def memory_on(
+    config: DictConfig, model: Model, known: Sized | None = None, frozen: bool = False
+) -> Callable[[int], Memory]:
+    """devices -> the memory that a run with so many ranks needs of each; a critic's included.
+
+    known: has it for the configured number, which is the only one then. frozen: none trains.
+    """
+    if known:
+        return lambda devices: known.memory
     changed, critic = config.copy(), trains_critic(config) and not frozen
 
     @cache
@@ -128,12 +152,17 @@ def memory_on(config: DictConfig, model: Model, frozen: bool = False) -> Callabl
     return memory
 
 
+def limits_of(mas: MasConfig, config: DictConfig, agents: list[str]) -> dict[str, int]:
+    """The most tokens that each of these agents may write in a call."""
+    own = {name: mas.agents[name].max_tokens for name in agents if name in mas.agents}
+    return {name: own.get(name) or config.data.max_response_length for name in agents}
+
+
 def tokens_of(
     given: Any, mas: MasConfig, config: DictConfig, agents: list[str], device: Device
 ) -> tuple[tuple[float, float, float], str]:
     """((prompt, output, longest chain), where they come from)."""
-    limit = config.data.max_response_length
-    limits = float(sum((mas.agents[name].max_tokens if name in mas.agents else None) or limit for name in agents))
+    limits = float(sum(each := list(limits_of(mas, config, agents).values())))
     if given.run is not None:
         load: Load = read_point(given.run, device).load
         load = replace(load, longest=given.longest or load.longest)
@@ -141,6 +170,9 @@ def tokens_of(
     elif given.prompt_tokens and given.output_tokens:
         load = Load(1, 1, 1, 1, 1, given.prompt_tokens, given.output_tokens, given.longest or limits)
         source = "given" if given.longest else "given, the longest chain is all agents at max_tokens"
+    elif given.at_limits:
+        load = Load(1, 1, 1, 1, 1, config.data.max_prompt_length, fmean(each), given.longest or limits)
+        source = "their limits; less by --prompt_tokens and --output_tokens, or --run FOLDER"
     else:
         raise ValueError(
             "the tokens of a call are not known. Remedy: --prompt_tokens 1500 --output_tokens 60 (means of all calls), "

@@ -14,15 +14,17 @@ from omegaconf import DictConfig
 
 from verl_ext.plan.formulas import PHASES, Load
 from verl_ext.plan.hardware import GIB, Device
-from verl_ext.plan.jobs import job_of, machine_facts, memory_on, model_of, tokens_of
+from verl_ext.plan.jobs import job_of, limits_of, machine_facts, memory_on, model_of, tokens_of
 from verl_ext.plan.report import LEGEND, PHASES_SHOWN, WHY
 from verl_ext.plan.scale import Job, Step, colocated, split
+from verl_ext.plan.steps import are_split, best_split, largest, seconds
 from verl_ext.plan.workload import NODE_WISE, Calls, expected_load, read_calls
 from verl_ext.reports import markdown
 from verl_ext.trainer import modes
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import read_mas_config, strategy_from
 from verl_ext.trainer.policies.settings import given_at, policies_of_agents, policy_config
+from verl_ext.trainer.preflight.fitting import Sized
 from verl_ext.trainer.preflight.gpu_memory import together
 
 HEAD = ("policy", "calls", "rows", "rollout", "log-probs", "reference", "update", "weights", "rest", "GiB")
@@ -57,10 +59,12 @@ def part_of(load: Load, calls: Calls, own: Collection[str], trained: Collection[
     )
 
 
-def policy_jobs(given: Any, config: DictConfig, device: Device) -> tuple[dict[str, Job], list[str]]:
+def policy_jobs(
+    given: Any, config: DictConfig, device: Device, known: Mapping[str, Sized] | None = None
+) -> tuple[dict[str, Job], list[str]]:
     """(policy -> job, lines that say what is planned), as `jobs.jobs_of`, for the configured strategy.
 
-    Without `--run` agents have as many calls and tokens as each other.
+    Without `--run` agents have as many calls and tokens as each other; at their limits, each its own.
     """
     mas, questions = read_mas_config(config), config.data.train_batch_size
     workflow, named, name = build_workflow(mas), policies_of_agents(mas), mas.sampling.strategy
@@ -69,24 +73,26 @@ def policy_jobs(given: Any, config: DictConfig, device: Device) -> tuple[dict[st
     tools = {"tool_turns": float(given.tool_turns), "tool_seconds": given.tool_seconds}
     strategy = strategy_from(mas.sampling, workflow.trained_agents)
     whole = expected_load(name, strategy, questions, *tokens, length=len(agents), **tools)
-    calls = read_calls(given.run, agents) if given.run else dict.fromkeys(agents, (1.0, *tokens[:2]))
+    limits = limits_of(mas, config, agents) if given.at_limits else dict.fromkeys(agents, tokens[1])
+    calls = read_calls(given.run, agents) if given.run else {name: (1.0, tokens[0], limits[name]) for name in agents}
     jobs, trainers = dict[str, Job](), sum(not section.frozen for section in mas.policies.values())
     facts = [f"{questions} questions a step, {len(agents)} agents, {name}, G = {mas.sampling.group_size}", where]
     for policy, section in mas.policies.items():
         if not (own := [agent for agent in section.agents if agent in agents]):
             continue
-        settings = policy_config(config, policy)
+        one = (known or {}).get(policy)
+        settings = one.config if one else policy_config(config, policy)
         path = str(settings.actor_rollout_ref.model.path)
-        model = model_of(path, given_at(policy, section, "model.path"))
+        model = one.model if one else model_of(path, given_at(policy, section, "model.path"))
+        memory = memory_on(settings, model, one, section.frozen)
         load = part_of(whole, calls, own, trained, name in NODE_WISE)
-        job = job_of(given, settings, device, model, (load.prompt, load.output, load.longest))
+        job = job_of(given, settings, device, model, (load.prompt, load.output, load.longest), memory)
         # Of a policy that trains in every k-th step, the mean of k steps. One process handles the rows of all.
         shares = dict.fromkeys(PHASES["update_actor"], section.every) | {"once": trainers}
         jobs[policy] = replace(
             job,
             load=load,
             coefficients=job.coefficients | {key: job.coefficients[key] / by for key, by in shares.items()},
-            memory=memory_on(settings, model, section.frozen),
             phases=() if section.frozen else job.phases,
         )
         text = f"{policy} ({', '.join(own)}): {path}, {model.parameters / 1e6:,.0f} M parameters, by {model.source}"
@@ -94,69 +100,93 @@ def policy_jobs(given: Any, config: DictConfig, device: Device) -> tuple[dict[st
     return jobs, [*facts, *machine_facts(config, device)]
 
 
-def seconds(steps: Mapping[str, Step]) -> float:
-    """Of a step of all policies."""
-    sampling, training, sending = _sides(steps)
-    return (max(sampling, training) if _split(steps) else sampling + training) + sending
+def configured(config: DictConfig, jobs: Mapping[str, Job]) -> dict[str, Step | None]:
+    """The step of each policy on the GPUs, or CPU ranks, of the configuration; None: it does not fit."""
+    trainers, pools = config.trainer.nnodes * config.trainer.n_gpus_per_node, modes.engines(config)
+    if modes.mode_of(config) == modes.SEPARATE:
+        return {policy: split(job, trainers, pools[policy][0]) for policy, job in jobs.items()}
+    return {policy: colocated(job, trainers) for policy, job in jobs.items()}
 
 
-def _split(steps: Mapping[str, Step]) -> bool:
-    return any(step.trainers for step in steps.values())
-
-
-def _sides(steps: Mapping[str, Step]) -> tuple[float, float, float]:
-    """Seconds of (rollouts, training, new weights) of all policies.
-
-    On devices of their own, rollouts take as long as those of the slowest policy, or as the longest chain of calls,
-    which goes through all of them.
-    """
-    sampled, sent = ([step.phase(name) for step in steps.values()] for name in ("gen", "update_weights"))
-    trained = sum(sum(map(step.phase, step.parts)) for step in steps.values()) - sum(sampled) - sum(sent)
-    chain = sum(step.parts["gen"].get(term, 0.0) for step in steps.values() for term in ("chain", "tools"))
-    return max(chain, *sampled) if _split(steps) else sum(sampled), trained, sum(sent)
+def _split_words(config: DictConfig, jobs: Mapping[str, Job], devices: int, otherwise: float | None) -> list[str]:
+    """Whether a split of so many devices would be better than the step that takes `otherwise` seconds; None: no fit."""
+    if reason := modes.refused_split(config):
+        return [f"No split: {reason}", ""]
+    least = 1 + sum(job.tensor for job in jobs.values())
+    if devices < least:
+        return [f"No split: some GPUs train, and each policy has its own for its rollouts: {least} or more.", ""]
+    if (steps := best_split(jobs, devices)) is None:
+        return ["No split fits: a training GPU, or an engine, would have too little memory.", ""]
+    trainers, pools = next(iter(steps.values())).trainers, {p: s.devices - s.trainers for p, s in steps.items()}
+    named = f"{trainers} train, {', '.join(f'{number} sample for {policy}' for policy, number in pools.items())}"
+    faster = f", {otherwise / seconds(steps):.2f} times as fast" if otherwise else ""
+    if otherwise and seconds(steps) >= otherwise:
+        return [f"The best split is no faster: {seconds(steps):,.1f} s ({named}).", ""]
+    share, policy, term = largest(steps)
+    node = next(iter(jobs.values())).device.node
+    places = {"trainer": trainers} | {f"++mas.policies.{name}.rollout": number for name, number in pools.items()}
+    given = [f"trainer.v1.trainer_mode={modes.SEPARATE}"]
+    for place, number in places.items():
+        given += [f"{place}.nnodes={max(number // node, 1)}", f"{place}.n_gpus_per_node={min(number, node)}"]
+    return [
+        f"Best split: {seconds(steps):,.1f} s{faster}: {named}.",
+        f"Its largest part, {share:.0%} of it, {policy}: {WHY[term]}.",
+        f"Its settings: {' '.join(given)}",
+        "",
+    ]
 
 
 def policies_report(given: Any, config: DictConfig, device: Device) -> tuple[list[str], list[str]]:
     """(lines that say what is planned, a table per number of devices with a row per policy)."""
     jobs, facts = policy_jobs(given, config, device)
     if modes.mode_of(config) != modes.SEPARATE:
-        tables = [
-            _table(f"{n} × {device.name}", jobs, {p: colocated(j, n) for p, j in jobs.items()}) for n in given.gpus
-        ]
-        return facts, [*(line for table in tables for line in table), SHARED, LEGEND[-1]]
+        lines = list[str]()
+        for number in given.gpus:
+            shared = {policy: colocated(job, number) for policy, job in jobs.items()}
+            lines += _table(f"{number} × {device.name}", jobs, shared)[:-1]
+            lines += _split_words(config, jobs, number, seconds(shared) if _fits(jobs, shared) else None)
+        return facts, [*lines, SHARED, LEGEND[-1]]
     trainers, pools = config.trainer.nnodes * config.trainer.n_gpus_per_node, modes.engines(config)
-    found = {policy: split(job, trainers, pools[policy][0]) for policy, job in jobs.items()}
+    found = configured(config, jobs)
     ranks = ", ".join(f"{number} for the rollouts of {policy}" for policy, (number, _) in pools.items())
     title = f"{trainers} × {device.name} train, as configured; {ranks}"
     if absent := [policy for policy, step in found.items() if step is None]:
         return facts, [title, f"{', '.join(absent)}: does not fit. `verl_ext check` names the remedy."]
     steps = {policy: step for policy, step in found.items() if step}
-    return facts, [*_table(title, jobs, steps), APART, LEGEND[-1]]
+    otherwise = seconds(steps) if _fits(jobs, steps) else None
+    better = _split_words(config, jobs, trainers + modes.rollout_ranks(config), otherwise)
+    return facts, [*_table(title, jobs, steps)[:-1], *better, APART, LEGEND[-1]]
+
+
+def _needed(jobs: Mapping[str, Job], steps: Mapping[str, Step]) -> float:
+    """Bytes of a training device that hold all policies."""
+    ranks = max(step.trainers or step.devices for step in steps.values())
+    memory = together({policy: job.memory(ranks) for policy, job in jobs.items()})
+    # Engines have none of the trainer's card, or, on a CPU, what they need of its memory and no more.
+    apart = are_split(steps) or next(iter(jobs.values())).device.node == 1
+    return memory.training if apart else memory.needed()
+
+
+def _fits(jobs: Mapping[str, Job], steps: Mapping[str, Step]) -> bool:
+    card = next(iter(jobs.values())).device.memory
+    return _needed(jobs, steps) <= card and not any(step.problem for step in steps.values())
 
 
 def _table(title: str, jobs: Mapping[str, Job], steps: Mapping[str, Step]) -> list[str]:
     """A row per policy and one for all, the seconds of a step, and the largest part of it."""
-    ranks = max(step.trainers or step.devices for step in steps.values())
-    memory = together({policy: job.memory(ranks) for policy, job in jobs.items()})
-    needed = memory.training if _split(steps) else memory.needed()
-    rows, total = list[list[float]](), seconds(steps)
+    rows, total, needed = list[list[float]](), seconds(steps), _needed(jobs, steps)
     for policy, step in steps.items():
         load = jobs[policy].load
         rows.append([load.calls, load.rows, *map(step.phase, PHASES_SHOWN), step.memory / GIB])
     rows.append([*(sum(column) for column in list(zip(*rows, strict=True))[:-1]), needed / GIB])
     texts = [[f"{n:,.0f}" for n in row[:2]] + [f"{n:,.1f}" for n in row[2:-1]] + [f"{row[-1]:,.0f}"] for row in rows]
-    sampling, training, _ = _sides(steps)
-    waiting = {"gen"} if training >= sampling else {*PHASES} - {"gen", "update_weights"}  # for the slower side
-    counted = {*PHASES} - (waiting if _split(steps) else set())
-    parts = [(policy, terms) for policy, step in steps.items() for name, terms in step.parts.items() if name in counted]
-    most, policy, term = max((value, policy, term) for policy, terms in parts for term, value in terms.items())
+    share, policy, term = largest(steps)
     generated = sum(job.load.generated for job in jobs.values())
-    fits = needed <= next(iter(jobs.values())).device.memory and not any(step.problem for step in steps.values())
-    short = "" if fits else " It does not fit: `verl_ext check` names the remedy."
+    short = "" if _fits(jobs, steps) else " It does not fit: `verl_ext check` names the remedy."
     return [
         title,
         *markdown(HEAD, [[name, *row] for name, row in zip([*steps, "all"], texts, strict=True)], words=1),
         f"A step takes {total:,.1f} s ({generated / total:,.0f} tok/s).{short}",
-        f"Largest part, {most / total:.0%} of it, {policy}: {WHY[term]}.",
+        f"Largest part, {share:.0%} of it, {policy}: {WHY[term]}.",
         "",
     ]

@@ -36,12 +36,16 @@ LEGEND = (
 )
 
 
-def plan_report(jobs: Mapping[str, Job], chosen: str, numbers: Sequence[int]) -> list[str]:
-    """Lines: a table per number of devices with a row per strategy, and what limits the chosen one."""
-    lines: list[str] = []
+def plan_report(jobs: Mapping[str, Job], chosen: str, numbers: Sequence[int], refused: str = "") -> list[str]:
+    """Lines: a table per number of devices with a row per strategy, and what limits the chosen one.
+
+    refused: why the trainer does not split the run.
+    """
+    lines = [f"No split: {refused}", ""] if refused else []
     for devices in numbers:
-        ways = {name: (colocated(job, devices), separate(job, devices)) for name, job in jobs.items()}
-        rows = [_row(name, jobs[name], *pair) for name, pair in ways.items()]
+        found = {name: None if refused else separate(job, devices) for name, job in jobs.items()}
+        ways = {name: (colocated(job, devices), found[name]) for name, job in jobs.items()}
+        rows = [_row(name, jobs[name], *pair, "refused" if refused else "does not fit") for name, pair in ways.items()]
         lines += [f"{devices} × {jobs[chosen].device.name}", *markdown(HEAD, rows, words=1)]
         lines += [*_words(chosen, *ways[chosen]), ""]
     return [*lines, *LEGEND]
@@ -87,8 +91,8 @@ def _words(name: str, shared: Step, split: Step | None) -> list[str]:
     return [*lines, f"{name}, best: all GPUs sample, then all train."]
 
 
-def _row(name: str, job: Job, shared: Step, split: Step | None) -> list[str]:
-    step, ways = shared, [shared.problem or f"{shared.seconds:,.1f}", "does not fit" if shared.devices > 1 else ""]
+def _row(name: str, job: Job, shared: Step, split: Step | None, without: str) -> list[str]:
+    step, ways = shared, [shared.problem or f"{shared.seconds:,.1f}", without if shared.devices > 1 else ""]
     if split:
         ways[1] = f"{split.seconds:,.1f} ({split.trainers} + {split.devices - split.trainers})"
     phases = [f"{step.phase(phase):,.1f}" for phase in PHASES_SHOWN]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 if TYPE_CHECKING:
     from verl_ext.trainer.config import MasConfig
@@ -163,6 +163,24 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
         f"reach the engine within a process only. Remedy: no per_agent_lora, {ROLLOUT}.name=hf, or "
         f"trainer.v1.trainer_mode={SYNC}": adapted and engine != "hf",
     }
+
+
+def refused_split(config: DictConfig) -> str:
+    """Why the run would be refused under `mas_separate_async`, whatever ranks the rollouts get; "": it would not."""
+    from verl_ext.trainer.config import read_mas_config  # which imports this module
+
+    changed = config.copy()
+    with open_dict(changed):
+        changed.trainer.v1.trainer_mode = SEPARATE
+        for name, (_, world) in engines(config).items():
+            own = f"mas.policies.{name}.rollout" if name else ROLLOUT
+            for key, number in zip(POOL, (1, world), strict=True):
+                OmegaConf.update(changed, f"{own}.{key}", number, force_add=True)
+    try:
+        read_mas_config(changed)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _refusals_of_oversampling(mas: MasConfig, config: DictConfig, mode: str) -> dict[str, bool]:

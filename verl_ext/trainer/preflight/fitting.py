@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -26,10 +26,19 @@ SMALLER = "a smaller model (actor_rollout_ref.model.path), more GPUs, or +base=l
 REMEDIES = {"logits": SHORTER, "activations": SHORTER, "critic": "a smaller critic (critic.model.path), or more GPUs"}
 
 
-def add_model(report: Report, gpu_memory: float) -> None:
+class Sized(NamedTuple):
+    """A policy whose model is known: its configuration, the model, and the memory that it needs of a GPU."""
+
+    config: DictConfig
+    model: Model
+    memory: Memory
+
+
+def add_model(report: Report, gpu_memory: float) -> dict[str, Sized]:
     """Add token limits, the size of the models, and the memory that they need of a GPU with `gpu_memory` GiB.
 
-    A policy whose model is not known is named, and left out of the memory.
+    A policy whose model is not known is named, and left out of the memory. Returns the others by name ("": the only
+    policy of a run without `mas.policies`).
     """
     models, unknown, configs = dict[str, Model](), dict[str, str](), policy_configs(report.config)
     for name, own in configs.items():
@@ -46,23 +55,23 @@ def add_model(report: Report, gpu_memory: float) -> None:
                 f"rollout.tensor_model_parallel_size={tensor} does not divide {path}'s {heads} heads"
             )
     smallest = min(models.values(), key=lambda model: model.positions or sys.maxsize, default=None)
-    _add_tokens(report, models)
+    _add_tokens(report, configs, models)
     for name, why in unknown.items():
         without = f" for {name}, and what follows is without it" if models else f" for {name}" * bool(name)
         report.add("memory", f"not estimated{without}: {why}")
+    sized = _sized(report.config, configs, models)
     if smallest and report.config.trainer.device != "cpu":
-        _add_memory(report, smallest, _memory(report.config, models), gpu_memory)
+        _add_memory(report, smallest, together({name: one.memory for name, one in sized.items()}), gpu_memory)
+    return sized
 
 
-def _memory(config: DictConfig, models: dict[str, Model]) -> Memory:
-    """What all policies need of a GPU whose models are known; `models` by policy."""
-    frozen = {name for name, section in read_policies(config).items() if section.frozen}
-    each = {
-        name: estimate(own, models[name], checks.trains_critic(own) and name not in frozen, name in frozen)
-        for name, own in policy_configs(config).items()
-        if name in models
-    }
-    return together(each)
+def _sized(config: DictConfig, configs: dict[str, DictConfig], models: dict[str, Model]) -> dict[str, Sized]:
+    """The policies whose models are known; `configs` and `models` by policy."""
+    frozen, found = {name for name, section in read_policies(config).items() if section.frozen}, dict[str, Sized]()
+    for name, model in models.items():
+        own, still = configs[name], name in frozen
+        found[name] = Sized(own, model, estimate(own, model, checks.trains_critic(own) and not still, still))
+    return found
 
 
 def _add_memory(report: Report, model: Model, found: Memory, gpu_memory: float) -> None:
@@ -104,13 +113,13 @@ def memory_notes(config: DictConfig) -> list[str]:
 
     if config.trainer.device == "cpu" or not torch.cuda.is_available():
         return []
-    models = dict[str, Model]()
-    for name, own in policy_configs(config).items():
+    models, configs = dict[str, Model](), policy_configs(config)
+    for name, own in configs.items():
         with suppress(LookupError):
             models[name] = read_model(str(own.actor_rollout_ref.model.path))
     if not models:
         return []
-    found = _memory(config, models)
+    found = together({name: one.memory for name, one in _sized(config, configs, models).items()})
     return too_little(config, found, round(torch.cuda.get_device_properties(0).total_memory / GIB, 1))
 
 
@@ -121,11 +130,11 @@ def _longest(config: DictConfig, agents: Collection[str] | None = None) -> int:
     return int(config.data.max_prompt_length + max([config.data.max_response_length, *outputs]))
 
 
-def _add_tokens(report: Report, models: dict[str, Model]) -> None:
+def _add_tokens(report: Report, configs: dict[str, DictConfig], models: dict[str, Model]) -> None:
     config, longest, sections = report.config, _longest(report.config), read_policies(report.config)
     prompt, dynamic = config.data.max_prompt_length, config.actor_rollout_ref.actor.use_dynamic_bsz
     micro, short = dict[str, str](), dict[int, list[str]]()
-    for name, own in policy_configs(config).items():
+    for name, own in configs.items():
         section, actor = sections.get(name), own.actor_rollout_ref.actor
         most = _longest(own, section.agents if section else None)
         if section is None or not section.frozen:
