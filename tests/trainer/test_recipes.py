@@ -25,7 +25,7 @@ from verl_ext.sampling import STRATEGIES
 from verl_ext.trainer.advantage import batch_of, register_estimators
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import read_mas_config
-from verl_ext.trainer.preflight.checks import check_keys_known, check_multi_agent
+from verl_ext.trainer.preflight.checks import check_keys_known, check_multi_agent, check_numbers
 from verl_ext.trainer.preflight.plan import Report
 
 ROOT = Path(__file__).parents[2]
@@ -291,8 +291,10 @@ def test_key_added_on_purpose_passes():
     ],
 )
 def test_bad_values_and_combinations_say_what_is_wrong(overrides, message):
+    config = composed("+recipe=mhgpo_tiny", *overrides)
     with pytest.raises(ValueError) as error:
-        check_multi_agent(composed("+recipe=mhgpo_tiny", *overrides))
+        check_numbers(config)
+        check_multi_agent(config)
     assert message in str(error.value)
 
 
