@@ -7,6 +7,7 @@ import torch
 
 from tests.trainer.test_recipes import composed
 from verl_ext.engine import precision
+from verl_ext.trainer.policies.settings import policy_configs
 from verl_ext.trainer.preflight.checks import check_multi_agent
 from verl_ext.trainer.run_callback import RunCallback
 
@@ -51,6 +52,19 @@ def test_a_type_that_was_asked_for_stays(machine):
     config = composed("+recipe=mhgpo_tiny")
     assert precision.settle_run(config) is None
     assert config.actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype == "fp32"
+
+
+def test_auto_of_a_policy_is_settled_too(machine):
+    machine(2.0)
+    own = "actor: {fsdp_config: {mixed_precision: {param_dtype: auto}}}"
+    small = f"+mas.policies.small={{agents: [rewriter, reranker], {own}}}"
+    config = composed(
+        "+recipe=mhgpo_tiny", "mas.sampling.strategy=fof", small, "+mas.policies.large={agents: [answerer]}"
+    )
+    precision.settle_run(config)
+    found = {name: of.actor_rollout_ref.actor.fsdp_config for name, of in policy_configs(config).items()}
+    assert found["small"].mixed_precision.param_dtype == "bfloat16"
+    assert found["large"].mixed_precision.param_dtype == "fp32"
 
 
 def test_vllms_auto_is_left_to_it(machine):

@@ -83,11 +83,14 @@ def settle(config: DictConfig, names: Iterable[str], choice: Callable[[], Choice
 
 
 def settle_run(config: DictConfig) -> Choice | None:
-    """`settle` for verl's PPO configuration, for trainer and rollout engine at once.
+    """`settle` for verl's PPO configuration, for trainer and rollout engine at once, and for policies of their own.
 
     `rollout.dtype=auto` of vLLM and SGLang is left to them: it is the type of the checkpoint.
     """
-    names = [f"{key}.mixed_precision.param_dtype" for key in FSDP_KEYS]
+    policies = OmegaConf.select(config, "mas.policies")
+    named = policies if OmegaConf.is_dict(policies) else ()  # what else it may be, is refused later
+    keys = [f"mas.policies.{name}.{key.removeprefix('actor_rollout_ref.')}" for name in named for key in FSDP_KEYS]
+    names = [f"{key}.mixed_precision.param_dtype" for key in (*FSDP_KEYS, *keys)]
     if OmegaConf.select(config, "actor_rollout_ref.rollout.name") == "hf":
         names.append("actor_rollout_ref.rollout.dtype")
     device = OmegaConf.select(config, "trainer.device") or "cuda"
