@@ -34,9 +34,9 @@ STATE = ("set_memory", "set_heads")
 class RemoteRolloutWorker(RolloutWorker):
     """A `RolloutWorker` in a process of its own."""
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, config: DictConfig, client: Any, rank: int = 0):
         tq.init()
-        super().__init__(*args, **kwargs, tools=tools_of_node)
+        super().__init__(config, client, rank, tools_of_node)
 
 
 class Dealt(NamedTuple):
