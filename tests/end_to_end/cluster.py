@@ -17,18 +17,23 @@ from ray.cluster_utils import Cluster
 from tests.end_to_end.running import environment, preloaded
 from verl_ext.engine import preload
 
+# Processes of Ray's that no run has started.
+IDLE = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
+
 
 class Nodes:
     """A Ray cluster whose head is there already.
 
     Args:
         folder: holds the folders of the nodes.
+        without_head: seconds after which a node ends that has lost the head; 60 are Ray's own.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, without_head: int = 60):
         self.folder, self.cluster = folder, Cluster()
         self._names: dict[str, str] = {}
-        self.add("head", num_cpus=8, include_dashboard=False, _system_config={"enable_worker_prestart": False})
+        settings = {"enable_worker_prestart": False, "gcs_rpc_server_reconnect_timeout_s": without_head}
+        self.add("head", num_cpus=8, include_dashboard=False, _system_config=settings)
 
     def add(self, name: str, core: int | None = None, data: Path | None = None, **resources: Any) -> None:
         """Start a node.
@@ -59,6 +64,28 @@ class Nodes:
         for process in [one for one in psutil.process_iter(["cwd"]) if one.info["cwd"] == place]:
             process.kill()
 
+    def kill_part(self, part: str) -> None:
+        """Kill -9 the `raylet` or the `gcs_server` of the head, or else the actors of this class."""
+        if daemons := self.cluster.head_node.all_processes.get(part):
+            daemons[0].process.kill()
+            return
+        found = self.actors(part)
+        assert found, f"there is no {part}"
+        for process in found:
+            process.kill()
+
+    def actors(self, name: str = "") -> list[psutil.Process]:
+        """The processes of actors on all nodes, or only those of a class."""
+        for daemons in [some for node in self.cluster.list_all_nodes() for some in node.all_processes.values()]:
+            daemons[0].process.poll()  # a dead one must be no zombie: its workers take that for a raylet that lives
+        found = psutil.process_iter(["cwd", "cmdline"])
+        titles = {
+            one: "".join(one.info["cmdline"] or [])
+            for one in found
+            if str(one.info["cwd"]).startswith(f"{self.folder}/")
+        }
+        return [one for one, title in titles.items() if title.startswith(f"ray::{name}") and not title.startswith(IDLE)]
+
     def places(self, name: str) -> list[str]:
         """The nodes of the living actors whose name, or else class, has a match for this expression, in order."""
         table = self.cluster.global_state.actor_table(None).values()
@@ -78,11 +105,11 @@ class Nodes:
 
 
 @contextmanager
-def ray_nodes(folder: Path) -> Iterator[Nodes]:
+def ray_nodes(folder: Path, **settings: Any) -> Iterator[Nodes]:
     """A cluster for the time of a block, in which processes have the environment of running.py."""
     before = dict(os.environ)
     os.environ.update(environment())
-    nodes = Nodes(folder)
+    nodes = Nodes(folder, **settings)
     try:
         yield nodes
     finally:

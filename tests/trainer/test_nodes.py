@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from types import SimpleNamespace
 
 import pytest
@@ -194,6 +196,29 @@ def test_a_cluster_without_gpus_for_the_rollouts_of_each_policy_is_refused(monke
         nodes.check_cluster(config)
     found.append({"Alive": True, "Resources": {"CPU": 2, "GPU": 1}})
     nodes.check_cluster(config)
+
+
+@pytest.mark.parametrize(
+    ("dead", "says"),
+    [
+        ("gcs", r"Ray's head does not answer: its GCS server \(127.0.0.1:\d+\).*\n.* Remedy: `ray stop` on all nodes"),
+        ("raylet", r"the Ray node of this command has died, and the trainer with it: .*\nRemedy: `ray stop` here"),
+        ("none", r"verl's task runner, in which the trainer is, died: .*Socket closed.*\nRemedy: see the workers'"),
+    ],
+)
+def test_what_has_died_where_the_trainer_has(dead, says, monkeypatch):
+    ports = {name: socket.create_server(("127.0.0.1", 0)) for name in ("gcs", "raylet")}
+    numbers = {name: server.getsockname()[1] for name, server in ports.items()}
+    if dead in ports:
+        ports[dead].close()
+    context = SimpleNamespace(gcs_address=f"127.0.0.1:{numbers['gcs']}", get_node_id=lambda: "here")
+    here = {"NodeID": "here", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": numbers["raylet"]}
+    fake = SimpleNamespace(get_runtime_context=lambda: context, nodes=lambda: [{"NodeID": "other"}, here])
+    monkeypatch.setattr(nodes, "ray", fake)
+    assert re.match(says, nodes.lost_runner(DEAD))
+    assert bool(nodes.lost_head()) is (dead == "gcs")
+    for server in ports.values():
+        server.close()
 
 
 class Asked:

@@ -23,7 +23,7 @@ row_selection   drops rows, forms groups across questions, weighs rows
 advantage       makes our algorithms known to verl as advantage estimators
 loss            verl's PPO loss with a weight per row
 budget          `mas.budget`: ends a run after so many tokens or questions
-ranks           ends a run in which a phase hangs or a training process dies, and shows what they do
+ranks           ends a run in which a phase hangs or a process that it needs dies, and shows what they do
 nodes           a run on a Ray cluster: what stays on the driver's node, and who notices that another one dies
 rollout/        samples the questions of a step
 state/          what a run keeps from step to step and in checkpoints

@@ -8,6 +8,7 @@ servers and rollout workers may be on any node.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -30,6 +31,10 @@ OF_NEW = ("num_cpus", "num_gpus", "resources", "labels", "object_store_memory", 
 RESOURCE = "rollout"
 # Seconds within which the loss of a connection to an actor shows.
 BROKEN = 2.0
+# Seconds in which Ray's own processes take a connection.
+TAKEN = 5.0
+# The names of TransferQueue's actors, and the namespace of the first one.
+QUEUE, UNIT, QUEUE_NAMESPACE = "TransferQueueController", "TransferQueueStorageUnit#", "transfer_queue"
 
 
 def join(config: DictConfig) -> None:
@@ -159,6 +164,53 @@ class Pings:
                 except RayActorError as error:
                     self._lost = self._lost or f"{name} died: {first_line(error)}\n{self._advice}"
             return self._lost
+
+
+def queue_processes() -> dict[str, Any]:
+    """TransferQueue's actors by what messages call them; its other backends have no storage units."""
+    units = sorted(name for name in ray.util.list_named_actors() if name.startswith(UNIT))
+    return {
+        "TransferQueue's controller": ray.get_actor(QUEUE, namespace=QUEUE_NAMESPACE),
+        **{f"TransferQueue's storage unit {name.removeprefix(UNIT)}": ray.get_actor(name) for name in units},
+    }
+
+
+def lost_head() -> str:
+    """That Ray's head has died, in words; nothing while it answers. Ray itself waits a minute for it to come back."""
+    address = ray.get_runtime_context().gcs_address
+    if _takes_connections(address):
+        return ""
+    return (
+        f"Ray's head does not answer: its GCS server ({address}), or its machine, has died\nNo run goes on without it. "
+        "Remedy: `ray stop` on all nodes, then start the cluster again (ray start --head, ray start --address=…)"
+    )
+
+
+def lost_runner(error: RayActorError) -> str:
+    """Why verl's task runner has died, in words, for the driver, whose node it shares."""
+    if head := lost_head():
+        return head
+    here = ray.get_runtime_context().get_node_id()
+    node = next(one for one in ray.nodes() if one["NodeID"] == here)
+    address = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+    if _takes_connections(address):
+        return (
+            f"verl's task runner, in which the trainer is, died: {first_line(error)}\nRemedy: see the workers' logs; a "
+            "process that outgrows the memory of its machine is killed by the kernel (dmesg)"
+        )
+    return (
+        f"the Ray node of this command has died, and the trainer with it: its raylet ({address}) does not answer\n"
+        "Remedy: `ray stop` here, then start the node again (ray start --address=…; if it was the head, all nodes)"
+    )
+
+
+def _takes_connections(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), TAKEN).close()
+    except OSError:
+        return False
+    return True
 
 
 def _answer(actor: Any) -> None:

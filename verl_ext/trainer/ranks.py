@@ -1,4 +1,4 @@
-"""A training process that hangs or dies, or a rollout server that dies: the end of the run, with the reason.
+"""A training process hangs, or a process dies without which a run cannot go on: its end, with the reason.
 
 Of training processes on the trainer's machine it says what they do meanwhile.
 """
@@ -21,7 +21,7 @@ from verl.trainer.ppo.v1 import trainer_base, trainer_colocate_async, trainer_se
 from verl.workers.rollout.replica import RolloutMode
 
 from verl_ext.engine.policy_names import policy_of
-from verl_ext.trainer.nodes import BROKEN, Pings
+from verl_ext.trainer.nodes import BROKEN, Pings, lost_head, queue_processes
 from verl_ext.trainer.policies.fan import WorkerGroups
 from verl_ext.trainer.rollout.phases import Phases
 
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from verl_ext.trainer.sections import LimitsSection
 
 LOST = (
-    "The run cannot go on without one of its training processes or rollout servers. Remedy: bring its node back into "
-    "the Ray cluster, or another one (ray start --address=…)"
+    "The run cannot go on without one of its training processes, rollout servers or parts of TransferQueue. Remedy: "
+    "bring its node back into the Ray cluster, or another one (ray start --address=…). If the node is there: a process "
+    "that outgrows the memory of its machine is killed by the kernel (dmesg)"
 )
 # Seconds in which a process writes its stack, and the lines of it that are shown.
 WRITTEN, LINES = 1.0, 8
@@ -51,7 +52,7 @@ class Rank(NamedTuple):
 def watched(
     manager: MultiAgentLoopManager, limits: LimitsSection, workers: dict[str, Any], servers: dict[str, Any]
 ) -> Iterator[None]:
-    """Let the manager's watchdog watch the training processes, the rollout servers, and the phases of verl's trainer.
+    """Let the manager's watchdog watch Ray's head, all processes that the run needs, and the phases of verl's trainer.
 
     Args:
         workers: see `training_processes`.
@@ -63,10 +64,11 @@ def watched(
     prepared: list[Rank] = ray.get([worker.__ray_call__.remote(_prepare) for worker in workers.values()])
     ranks = dict(zip(workers, prepared, strict=True))
     phases = Phases(limits.warn_after, limits.stop_after, lambda: states(ranks))
-    actors = workers | servers
+    actors = workers | servers | queue_processes()
     places: list[str] = ray.get([actor.__ray_call__.remote(_place) for actor in actors.values()])
     named = {f"{name} ({place})": actor for place, (name, actor) in zip(places, actors.items(), strict=True)}
-    manager.watchdog.lost = Pings(named, LOST).lost
+    pings = Pings(named, LOST)
+    manager.watchdog.lost = lambda seconds: lost_head() or pings.lost(seconds)
     try:
         with phases.watched([trainer_base, trainer_sync, trainer_colocate_async, trainer_separate_async]):
             manager.watchdog.phases = phases

@@ -146,7 +146,7 @@ def _explain(error: BaseException, trainer: DictConfig) -> None:
     """
     trace, cause = Path(trainer.default_local_dir) / error_log.NAME, root(error)
     # Our own errors have the user's lines in paragraphs of their own; those of others may be long.
-    first, *others = str(cause).split("\n\n")
+    first, *others = (_why_runner_died(error) or str(cause)).split("\n\n")
     reason = "\n\n".join([first, *(others if others and others[0].startswith("Traceback") else [])])
     whole = "".join(traceback.format_exception(error))
     text, missing = f"\n{type(cause).__name__}: {reason}\n\nThe whole traceback:\n{whole}", ""
@@ -165,6 +165,16 @@ def _explain(error: BaseException, trainer: DictConfig) -> None:
     if not (missing or os.environ.get("HYDRA_FULL_ERROR")):
         _mute()
         raise SystemExit(1)
+
+
+def _why_runner_died(error: BaseException) -> str:
+    """In words, if verl's task runner has died; nothing if it has raised an error."""
+    from ray.exceptions import RayActorError, RayTaskError
+
+    from verl_ext.trainer import nodes
+
+    died = isinstance(error, RayActorError) and not isinstance(error, RayTaskError)
+    return nodes.lost_runner(error) if died else ""
 
 
 def _mute() -> None:

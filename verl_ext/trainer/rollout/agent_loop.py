@@ -163,11 +163,11 @@ class MultiAgentLoopManager:
         """Raise the error with which a worker has stopped.
 
         Args:
-            seconds: in which it shows whether a training process or a rollout server has died.
+            seconds: in which it shows whether a process that the run needs has died.
 
         Raises:
-            RuntimeError: a reward or penalty function raised, an internal error occurred, a training process or a
-                rollout server died, nothing happened for long, or no question has given a row for two batches.
+            RuntimeError: a reward or penalty function raised, an internal error occurred, a process that the run
+                needs died, nothing happened for long, or no question has given a row for two batches.
         """
         if reason := self._dead or self.watchdog.lost(seconds) or self._reason(self._ask("look")):
             raise RuntimeError(reason)
@@ -189,7 +189,7 @@ class MultiAgentLoopManager:
                 self._dead = self._dead or self._reason(looks) or self.watchdog.check(looks)
             except Exception as error:  # the watch goes on: without it a run could hang in silence
                 logger.warning("the watch over the rollout workers failed: %s: %s", type(error).__name__, error)
-        if (phases := self.watchdog.phases) is not None and phases.hangs:
+        if (phases := self.watchdog.phases) is not None and phases.must_end:
             phases.interrupt()
             return
         if self._local is not None:

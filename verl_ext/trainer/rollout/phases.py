@@ -29,7 +29,7 @@ class Phases:
         states: () -> what the training processes do, in words, if something is known of them.
 
     Attributes:
-        hangs: a phase has lasted too long; `interrupt` ends it.
+        must_end: a phase has lasted too long, or a process that it may wait for has died; `interrupt` ends it.
     """
 
     def __init__(self, warn_after: float | None, stop_after: float | None, states: Callable[[], str] = lambda: ""):
@@ -38,7 +38,7 @@ class Phases:
         self._since, self._reported = time.monotonic(), False
         self._longest: dict[str, float] = {}
         self._thread = threading.current_thread()
-        self.hangs = False
+        self.must_end = False
 
     @contextmanager
     def watched(self, modules: list[Any]) -> Iterator[None]:
@@ -97,7 +97,7 @@ class Phases:
         words = f"the trainer has been {place} for {waited:.0f} s{self._states()}"
         if not over:
             return words, ""
-        self.hangs = True
+        self.must_end = True
         return "", f"the run was ended (mas.limits.stop_after={self._stop_after:g}): {words}"
 
     def _patience(self, longest: float) -> float:

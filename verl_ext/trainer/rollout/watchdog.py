@@ -117,7 +117,7 @@ class Watchdog:
 
     Attributes:
         phases: of the trainer's process; None until its training begins.
-        lost: (seconds in which it shows) -> which training process or rollout server has died, in words, or nothing.
+        lost: (seconds in which it shows) -> which process that the run needs has died, in words, or nothing.
     """
 
     def __init__(
@@ -136,7 +136,9 @@ class Watchdog:
     def check(self, looks: Sequence[Look]) -> str | None:
         """Write down what the run waits for, where that is due; returns why the run must end, if it must."""
         if lost := self.lost(BLOCKED):
-            self.write(f"{lost.splitlines()[0].rstrip('.')}. The run ends")  # after an update that is under way
+            self.write(f"{lost.splitlines()[0].rstrip('.')}. The run ends")
+            if self.phases is not None:
+                self.phases.must_end = True
             return lost
         silent = silence(looks)
         if self.stop_after is not None and silent >= self.stop_after:
