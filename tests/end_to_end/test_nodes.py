@@ -140,7 +140,7 @@ def test_a_run_without_what_all_nodes_share_ends_and_goes_on_exactly(part, phase
         (tmp_path / "tools/wait").unlink(missing_ok=True)
     with four_nodes(tmp_path, alone / "data") as nodes:
         again = tmp_path / "resumed.log"
-        assert start(nodes, again).wait(120) == 0, again.read_text()[-6000:]
+        assert start(nodes, again).wait(300) == 0, again.read_text()[-6000:]
     assert [lasting(entry) for entry in entries(head)] == [lasting(entry) for entry in entries(alone)]
     assert questions(head) == questions(alone)
 
