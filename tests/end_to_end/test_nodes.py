@@ -136,7 +136,7 @@ def test_a_run_without_what_all_nodes_share_ends_and_goes_on_exactly(part, phase
         assert noticed - killed < NOTICED
         reason = rf"The run failed\.\n\w+: {SHARED[part]}.*\n.*Remedy: (.*\n)*.*the same command goes on from .*_step_2"
         assert re.search(reason, output) and "Traceback" not in output, output[-6000:]
-        until(lambda: not nodes.actors(), lambda: time.time() - ended < 60, "its processes had ended")
+        until(lambda: not nodes.actors(), lambda: time.time() - ended < 120, "its processes had ended")
         (tmp_path / "tools/wait").unlink(missing_ok=True)
     with four_nodes(tmp_path, alone / "data") as nodes:
         again = tmp_path / "resumed.log"
