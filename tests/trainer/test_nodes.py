@@ -201,7 +201,7 @@ def test_a_cluster_without_gpus_for_the_rollouts_of_each_policy_is_refused(monke
 @pytest.mark.parametrize(
     ("dead", "says"),
     [
-        ("gcs", r"Ray's head does not answer: its GCS server \(127.0.0.1:\d+\).*\n.* Remedy: `ray stop` on all nodes"),
+        ("gcs", r"Ray's head has died: its GCS server \(127.0.0.1:\d+\).*\n.* Remedy: `ray stop` on all nodes"),
         ("raylet", r"the Ray node of this command has died, and the trainer with it: .*\nRemedy: `ray stop` here"),
         ("none", r"verl's task runner, in which the trainer is, died: .*Socket closed.*\nRemedy: see the workers'"),
     ],

@@ -31,7 +31,7 @@ OF_NEW = ("num_cpus", "num_gpus", "resources", "labels", "object_store_memory", 
 RESOURCE = "rollout"
 # Seconds within which the loss of a connection to an actor shows.
 BROKEN = 2.0
-# Seconds in which Ray's own processes take a connection.
+# Seconds for a connection to Ray's own processes.
 TAKEN = 5.0
 # The names of TransferQueue's actors, and the namespace of the first one.
 QUEUE, UNIT, QUEUE_NAMESPACE = "TransferQueueController", "TransferQueueStorageUnit#", "transfer_queue"
@@ -176,12 +176,12 @@ def queue_processes() -> dict[str, Any]:
 
 
 def lost_head() -> str:
-    """That Ray's head has died, in words; nothing while it answers. Ray itself waits a minute for it to come back."""
+    """That Ray's head has died, in words. Ray itself waits a minute for it, as for a machine out of reach."""
     address = ray.get_runtime_context().gcs_address
-    if _takes_connections(address):
+    if not _refuses(address):
         return ""
     return (
-        f"Ray's head does not answer: its GCS server ({address}), or its machine, has died\nNo run goes on without it. "
+        f"Ray's head has died: its GCS server ({address}) refuses connections\nNo run goes on without it. "
         "Remedy: `ray stop` on all nodes, then start the cluster again (ray start --head, ray start --address=…)"
     )
 
@@ -193,24 +193,27 @@ def lost_runner(error: RayActorError) -> str:
     here = ray.get_runtime_context().get_node_id()
     node = next(one for one in ray.nodes() if one["NodeID"] == here)
     address = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
-    if _takes_connections(address):
+    if not _refuses(address):
         return (
             f"verl's task runner, in which the trainer is, died: {first_line(error)}\nRemedy: see the workers' logs; a "
             "process that outgrows the memory of its machine is killed by the kernel (dmesg)"
         )
     return (
-        f"the Ray node of this command has died, and the trainer with it: its raylet ({address}) does not answer\n"
+        f"the Ray node of this command has died, and the trainer with it: its raylet ({address}) refuses connections\n"
         "Remedy: `ray stop` here, then start the node again (ray start --address=…; if it was the head, all nodes)"
     )
 
 
-def _takes_connections(address: str) -> bool:
+def _refuses(address: str) -> bool:
+    """Whether nobody listens there any more. A machine that is out of reach may come back."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), TAKEN).close()
+    except ConnectionRefusedError:
+        return True
     except OSError:
-        return False
-    return True
+        pass
+    return False
 
 
 def _answer(actor: Any) -> None:
