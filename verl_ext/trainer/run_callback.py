@@ -173,8 +173,9 @@ def _why_runner_died(error: BaseException) -> str:
 
     from verl_ext.trainer import nodes
 
-    died = isinstance(error, RayActorError) and not isinstance(error, RayTaskError)
-    return nodes.lost_runner(error) if died else ""
+    if isinstance(error, RayActorError) and not isinstance(error, RayTaskError):
+        return nodes.lost_runner(error)
+    return ""
 
 
 def _mute() -> None:
