@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.helpers import FakeLLM, Script, forest_of
 from verl_ext.mas.turns import AT_ONCE, Turns
 from verl_ext.sampling import run_once
@@ -34,6 +36,31 @@ def test_so_many_pass_in_a_turn_in_their_order_and_the_cancelled_hold_nobody_up(
         assert turn == start
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("characters", "at_once"), [(100, AT_ONCE), (5_000, AT_ONCE // 2), (100_000, 1)])
+async def test_long_prompts_are_made_alone(characters, at_once):
+    """Four prompts of 8,000 tokens would hold up the loop for a tenth of a second."""
+    turns, made, most = Turns(), 0, 0
+
+    class Counting(FakeLLM):
+        def encode(self, messages):
+            nonlocal made
+            made += 1
+            return [1]
+
+    async def ask(task, ctx):
+        await ctx.call("a", text="x" * characters)
+
+    forests = [forest_of(Script(ask, "a"), Counting()) for _ in range(5 * AT_ONCE)]
+    for forest in forests:
+        forest.turns = turns
+    running = asyncio.gather(*[run_once(forest) for forest in forests])
+    while not running.done():
+        before = made
+        await asyncio.sleep(0)
+        most = max(most, made - before)
+    assert made == len(forests) and most == at_once
 
 
 async def test_answers_that_come_at_once_are_read_in_turns():

@@ -20,7 +20,7 @@ from verl_ext.mas.noise import call_seed
 from verl_ext.mas.prompt_tokens import enter_prompt
 from verl_ext.mas.stopwatch import Stopwatch
 from verl_ext.mas.tool_calls import Cost, attempt
-from verl_ext.mas.turns import Turns
+from verl_ext.mas.turns import Turns, size_of
 from verl_ext.mas.types import (
     Call,
     CallId,
@@ -182,7 +182,7 @@ class Forest:
                 self._forgotten.append(made.pop((call, stream)))
 
     async def _generate(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
-        await self.turns.take()
+        await self.turns.take(size_of(call.messages))
         call.began = call.ended = time.time()
         sampling = {**self.sampling, **agent.sampling, "seed": call_seed(self.seed, call.stream, call.id)}
         llm = agent.llm or self.model_of(call.agent)
