@@ -297,11 +297,12 @@ def test_a_checkpoint_says_which_models_answer_for_which_agents(tiny, tmp_path):
 
 def test_the_doctor_tells_each_policy():
     good = {"update/rows": 4, "update/rests": 0, "doctor/tokens_checked": 1, "doctor/mask_coverage": 1.0}
-    bad = good | {"doctor/kl_numerical": 0.5}
+    bad = good | {"doctor/kl_numerical": 0.5, "doctor/without_advantage": 0.25}
     metrics = [{f"policies/{n}/{k}": v for n, own in (("a", good), ("b", bad)) for k, v in own.items()}] * 2
-    metrics[1] = metrics[1] | {"policies/b/update/rests": 1}
+    metrics[1] = metrics[1] | {"policies/b/update/rests": 1, "groups/size": 4.0, "groups/zero_variance": 0.2}
     page = report("run", [{"step": step, "metrics": one} for step, one in enumerate(metrics, 1)])
     assert "Policy a: trained in 2 of 2 steps" in page and "Policy b: trained in 1 of 2 steps" in page
+    assert "trained in 1 of 2 steps; 25% of the rows have no advantage" in page and page.count("no advantage") == 1
     assert "b: rollout engine and trainer disagree" in page and "a: rollout engine" not in page
 
 

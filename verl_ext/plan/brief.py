@@ -21,6 +21,7 @@ ERROR = {
     "cpu": "15 runs were predicted within a factor of 1.7, by 15% on average, if nothing else uses the machine",
     "cuda": "nothing of this was measured on GPUs: utilisations are assumed, and the error is not known",
 }
+LIMITS = "calls at their limits often take several times the truth"
 
 
 def time_of_a_step(given: argparse.Namespace, config: DictConfig, known: Mapping[str, Sized]) -> list[str]:
@@ -62,5 +63,5 @@ def time_of_a_step(given: argparse.Namespace, config: DictConfig, known: Mapping
     calls = next(fact for fact in facts if fact.startswith("a call reads"))
     return [
         f"{'at most ' * limits}about {seconds(found):,.3g} s on {ranks} × {device.name}{without}: {calls}",
-        f"{share:.0%} of it{policy and f', {policy}'}: {WHY[term]}; {ERROR[kind]}",
+        f"{share:.0%} of it{policy and f', {policy}'}: {WHY[term]}; {LIMITS if limits else ERROR[kind]}",
     ]

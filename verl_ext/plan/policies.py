@@ -6,6 +6,7 @@ each has the rollout ranks that the configuration gives it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,10 @@ from verl_ext.trainer.preflight.fitting import Sized
 from verl_ext.trainer.preflight.gpu_memory import together
 
 HEAD = ("policy", "calls", "rows", "rollout", "log-probs", "reference", "update", "weights", "rest", "GiB")
+CHECK = "`verl_ext check` names the remedy"
+NO_SHARE = (
+    "the engines' shares (rollout.gpu_memory_utilization of each policy) leave nothing of a GPU; together at most 0.9"
+)
 SHARED = "All engines are awake together; policies train one after another. GiB: what a GPU needs at least."
 APART = "Policies train one after another, while all sample; then weights are sent. GiB: of a training GPU."
 
@@ -182,7 +187,7 @@ def _table(title: str, jobs: Mapping[str, Job], steps: Mapping[str, Step]) -> li
     texts = [[f"{n:,.0f}" for n in row[:2]] + [f"{n:,.1f}" for n in row[2:-1]] + [f"{row[-1]:,.0f}"] for row in rows]
     share, policy, term = largest(steps)
     generated = sum(job.load.generated for job in jobs.values())
-    short = "" if _fits(jobs, steps) else " It does not fit: `verl_ext check` names the remedy."
+    short = "" if _fits(jobs, steps) else f" It does not fit: {NO_SHARE if math.isinf(needed) else CHECK}."
     return [
         title,
         *markdown(HEAD, [[name, *row] for name, row in zip([*steps, "all"], texts, strict=True)], words=1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -156,8 +157,12 @@ class Memory:
         return int(min(one.tokens(card) for one in self.engines))
 
     def needed(self) -> float:
-        """Bytes of the smallest card that holds training, the weights' way, and training's rest beside the engines."""
-        beside = 0.0 if self.apart or not self.resident else self.resident / max(1 - self.share, 1e-9)
+        """Bytes of the smallest card that holds training, the weights' way, and training's rest beside the engines.
+
+        Infinite if the engines' shares leave nothing of a card.
+        """
+        alone = self.apart or not self.resident
+        beside = 0.0 if alone else self.resident / (1 - self.share) if self.share < 1 else math.inf
         shares = ((one.weights + ENGINE_OVERHEAD) / one.share for one in self.engines)
         return max(self.training, self.sync, beside, *shares)
 
