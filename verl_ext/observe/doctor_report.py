@@ -27,7 +27,7 @@ def report(name: str, entries: Entries) -> str:
             lines.append(f"{title:<15}{words}")
     concerns = list(_concerns(entries))
     for policy, own in policies.items():
-        lines += ["", f"Policy {policy}: trained in {len(own)} of {len(entries)} steps{_without(own, '; ')}"]
+        lines += ["", f"Policy {policy}: trained in {len(own)} of {len(entries)} steps{_without(own)}"]
         titles = [*OF_A_POLICY, *(["Adapters"] if _values(own, "doctor/unknown_adapter") else [])]
         lines += [f"{title:<15}{words}" for title in titles if (words := SECTIONS[title](own))] if own else []
         concerns += [f"{policy}: {one}" for one in _concerns(own)] if own else []
@@ -134,14 +134,14 @@ def _groups(entries: Entries) -> str:
     single = fmean(_values(entries, "groups/single") or [0.0])
     return (
         f"{fmean(size):.1f} members on average; all rewards equal in {fmean(same):.0%}, one member in {single:.0%}"
-        f"{_without(entries, '; ')}"
+        f"{_without(entries)}"
     )
 
 
-def _without(entries: Entries, before: str) -> str:
+def _without(entries: Entries) -> str:
     """Nothing where it is not measured: several policies have one such share each."""
     shares = _values(entries, "doctor/without_advantage")
-    return f"{before}{fmean(shares):.0%} of the rows have no advantage" if shares else ""
+    return f"; {fmean(shares):.0%} of the rows have no advantage" if shares else ""
 
 
 def _objective(entries: Entries) -> str:
