@@ -38,6 +38,7 @@ VLLM = (
     "the_noise_goes_on_where_an_output_is_continued",
     "a_cancelled_call_ends_in_the_engine",
     "one_push_becomes_a_lora_per_adapter",
+    "adapters_come_over_a_checkpoint_engine",
     "a_stale_or_missing_adapter_ends_the_run",
     "a_base_that_is_not_what_was_sent_ends_the_run",
     "a_failed_update_ends_the_sender",

@@ -420,6 +420,41 @@ def check_one_push_becomes_a_lora_per_adapter(folder: Path) -> None:
         assert {state for _, state in worker.weights_held().values()} == {"served"}
 
 
+def check_adapters_come_over_a_checkpoint_engine(folder: Path) -> None:
+    """`mas_separate_async`: names and tensors alone, in buffers that are used again; the base the first time only."""
+    adapters = {key: parameter.detach() for key, parameter in adapter_parameters(routed()[0]).items()}
+    worker, base = worker_of(folder, {key.partition("/")[2].rsplit(".lora_", 1)[0] for key in adapters}), base_weights()
+    sender, loads = sender_of(worker, 4096), []
+    sender.adapters = OPTIONS
+    load = worker.slots.model.load_weights
+    worker.slots.model.load_weights = lambda given: load(loads.append(n) or (n, t) for n, t in given)
+    for sent in ({**base, **adapters}, {key: 2 * value for key, value in adapters.items()}):
+        push(sender, UsedAgain(sent))
+        assert {state for _, state in worker.weights_held().values()} == {"served"}
+        assert {key for lora in worker.loras.values() for key in lora.peft_config["target_modules"]} == {
+            key.rsplit(".lora_", 1)[0].rpartition(".")[2] for key in adapters
+        }
+        first, lora = next(iter(adapters)), worker.loras[1001]
+        assert torch.equal(lora.lora_tensors[f"base_model.model.{first.partition('/')[2]}"], sent[first])
+    assert loads == list(base)
+    try:
+        push(sender, {key: value for key, value in adapters.items() if not key.startswith("answerer/")})
+    except ValueError as error:
+        assert "VERL_ENGINE_VENDOR=verl_ext" in str(error)
+    else:
+        raise AssertionError("an adapter is missing")
+
+
+class UsedAgain(dict[str, torch.Tensor]):
+    """Weights whose tensors hold something else as soon as the next one is asked for."""
+
+    def items(self) -> Any:
+        for name, tensor in super().items():
+            buffer = tensor.clone()
+            yield name, buffer
+            buffer.fill_(float("nan"))
+
+
 def check_a_stale_or_missing_adapter_ends_the_run(folder: Path) -> None:
     weights = {key: parameter.detach() for key, parameter in adapter_parameters(routed()[0]).items()}
     layers = {key.partition("/")[2].rsplit(".lora_", 1)[0] for key in weights}

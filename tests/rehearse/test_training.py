@@ -112,13 +112,22 @@ def test_outputs_that_an_update_interrupts_go_on_with_the_new_weights(tmp_path: 
     assert any(newest > oldest for oldest, newest in versions), "no output spans an update"
 
 
-@pytest.mark.parametrize("policies", [[], POLICIES], ids=["one", "two"])
-def test_rollouts_on_ranks_of_their_own_get_the_weights(policies: list[str], tmp_path: Path) -> None:
+OWN_RANKS = {
+    "one": [],
+    "two": POLICIES,
+    "per_agent_lora": CASES["per_agent_lora"][1:],
+    # An adapter for each agent of one, all weights of the other.
+    "two, per_agent_lora": [*POLICIES, "+mas.policies.small.per_agent_lora=true"],
+}
+
+
+@pytest.mark.parametrize("overrides", OWN_RANKS.values(), ids=OWN_RANKS)
+def test_rollouts_on_ranks_of_their_own_get_the_weights(overrides: list[str], tmp_path: Path) -> None:
     """`mas_separate_async`: the engine is in other processes than the trainer, on the CPU and on a second GPU."""
     own = [
         "trainer.v1.trainer_mode=mas_separate_async",
         "actor_rollout_ref.rollout.checkpoint_engine.backend=object_store",
     ]
-    steps = trained(tmp_path / "run", ["+recipe=mhgpo_tiny", *own, *policies])
+    steps = trained(tmp_path / "run", ["+recipe=mhgpo_tiny", *own, *overrides])
     assert len(steps) == 3 and all(step["update/sent_mb"] > 0 for step in steps)
     assert all(of(step, "doctor/version_lag_max") <= {0, 1} for step in steps), "the rollouts are one step ahead"

@@ -125,11 +125,6 @@ SENT = {"trainer.v1.trainer_mode": "mas_separate_async", "mas.deterministic": Fa
             {"trainer.device": "npu"},
             "small.per_agent_lora=true does not go with trainer.device=npu",
         ),
-        (
-            {"small": ADAPTED},
-            SENT | {"actor_rollout_ref.rollout.name": "vllm"},
-            "an adapter per agent .*Remedy: no per_a",
-        ),
         ({}, UNMERGED, "the LoRA of small, large is not merged.*model.lora.merge=true"),
         ({}, {"actor_rollout_ref.rollout.name": "sglang"}, "rollout.name=hf or vllm"),
         ({}, {"trainer.log_val_generations": 3}, "trainer.log_val_generations.*one tokenizer"),

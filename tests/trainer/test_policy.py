@@ -117,6 +117,10 @@ def test_the_study_has_the_search_studys_questions_seeds_and_budgets():
         (["mas.policy=lora"], "mas.policy=.lora. is unknown; allowed: shared, per_agent_lora"),
         ([PER_AGENT, f"{ROLLOUT}.name=sglang"], "does not go with .*name=sglang. Remedy: .*rollout.name=hf"),
         ([PER_AGENT, f"{ROLLOUT}.checkpoint_engine.backend=nccl"], "Remedy: .*checkpoint_engine.backend=naive"),
+        (
+            [PER_AGENT, "trainer.v1.trainer_mode=mas_separate_async", f"{ROLLOUT}.checkpoint_engine.backend=nixl"],
+            "Remedy: .*checkpoint_engine.backend=object_store",
+        ),
         ([PER_AGENT, "trainer.device=npu"], "does not go with trainer.device=npu. Remedy: trainer.device=cpu"),
         (
             [PER_AGENT, *VLLM, f"{ROLLOUT}.dtype=float32"],

@@ -72,7 +72,6 @@ def test_check_says_how_far_the_rollouts_are_ahead():
         ([f"{SAMPLER}.max_off_policy_threshold=1"], "num_warmup_batches=0 or less, or .*max_off_policy_threshold=2"),
         ([f"{OWN}.num_warmup_batches=8"], "num_warmup_batches=7 or less, or .*max_off_policy_threshold=9"),
         ([f"{CORRECTION}.rollout_is=token"], "rollout_is=token has no effect with .*bypass_mode=true"),
-        (["mas.policy=per_agent_lora", f"{ROLLOUT}.name=vllm"], "go with an adapter per agent"),
         (["+base=lora", "actor_rollout_ref.model.lora.merge=false"], "sends the frozen base and never the"),
     ],
 )

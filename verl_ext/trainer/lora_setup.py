@@ -21,6 +21,7 @@ from verl_ext.engine.policy_names import policy_of
 from verl_ext.mas.workflow import Workflow
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import PER_AGENT_LORA, MasConfig, read_mas_config
+from verl_ext.trainer.modes import OBJECT_STORE, SEPARATE, mode_of
 from verl_ext.trainer.policies.settings import policies_of_agents, policy_configs
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ VENDOR_KEY = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_ENGINE_VENDOR"
 # Settings that adapters per agent need: the key, and the values that go with them (the first is the remedy).
 NEEDED: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("actor_rollout_ref.rollout.name", ("hf", "vllm")),
-    ("actor_rollout_ref.rollout.checkpoint_engine.backend", ("naive", "object_store")),
     ("actor_rollout_ref.rollout.disaggregation.enabled", (False,)),
     ("trainer.device", ("cpu", "cuda")),
 )
@@ -174,7 +174,8 @@ def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:
             "models that the agents start from. Remedy: actor_rollout_ref.actor.use_kl_loss=false "
             "algorithm.use_kl_in_reward=false"
         )
-    for key, allowed in NEEDED:
+    backends = (OBJECT_STORE, "nccl") if mode_of(config) == SEPARATE else ("naive", OBJECT_STORE)
+    for key, allowed in (*NEEDED, ("actor_rollout_ref.rollout.checkpoint_engine.backend", backends)):
         if (given := OmegaConf.select(config, key)) not in allowed:
             raise ValueError(f"{what} does not go with {key}={given}. Remedy: {key}={allowed[0]}")
     fsdp, prefix = actor.fsdp_config, "actor_rollout_ref.actor."

@@ -128,7 +128,6 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
     pool = {key: verl(f"{ROLLOUT}.{key}") for key in POOL}
     weighed, bypass = verl(f"{CORRECTION}.rollout_is"), verl(f"{CORRECTION}.bypass_mode")
     bounded, what = isinstance(bound, int) and bound >= 1, f"trainer.v1.trainer_mode={SEPARATE}"
-    adapted = mas.policy != "shared" or any(one.per_agent_lora for one in mas.policies.values())
     for name, (ranks, world) in engines(config).items():
         own, section = (f"mas.policies.{name}.rollout", mas.policies[name].rollout) if name else (ROLLOUT, {})
         given = ", ".join(f"{own}.{key}={section.get(key, number)}" for key, number in pool.items())
@@ -159,9 +158,6 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
         f"log-probabilities are then those that PPO's ratio is taken against. Remedy: {CORRECTION}.bypass_mode=false": (
             bool(weighed) and bool(bypass)
         ),
-        f"{what} does not go with an adapter per agent (per_agent_lora) and {ROLLOUT}.name={engine}: there, adapters "
-        f"reach the engine within a process only. Remedy: no per_agent_lora, {ROLLOUT}.name=hf, or "
-        f"trainer.v1.trainer_mode={SYNC}": adapted and engine != "hf",
     }
 
 
