@@ -48,14 +48,17 @@ def written(folder, *steps):
 
 
 def test_a_run_in_words(tmp_path, capsys):
-    written(tmp_path, FINE, FINE | {"doctor/without_advantage": 1.0, "groups/single": 1.0, "doctor/kl_numerical": 0.01})
+    second = {"doctor/without_advantage": 1.0, "groups/single": 1.0, "doctor/kl_numerical": 0.01}
+    unread = {"agents/a/unparsable": 0.75, "agents/b/unparsable": 0.25}
+    written(tmp_path, FINE | {"doctor/kl_numerical": -1e-9}, FINE | second | unread)
     assert main([str(tmp_path)]) == 0
     text = capsys.readouterr().out
     for words in (
         "every step trained exactly the tokens that were sampled (12 to 12 rows); 75% of the response tokens train",
         "rows were 0.5 updates old on average, 2 at most; only the version is checked: this engine does not tell",
         "every row was sampled by the adapter of its agent, which it trains",
-        "older weights: 2.0e-03 per token",
+        "same weights: 5.0e-03 per token on average, 1.0e-02 in the step furthest from 0; older weights: 2.0e-03 per",
+        "- a: 75% of its last outputs could not be read",
         "8 of 32 trajectories failed (timeout 8); 25.0% were left out",
         "- 1 steps taught nothing, e.g. step 2: every group has a single member",
         "- rollout engine and trainer disagree under the same weights: KL 1.0e-02 per token",

@@ -21,7 +21,9 @@ export VERL_PLATFORM=cpu GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}"
 if [ -z "${COLD:-}" ]; then RUNS=${RUNS%/}/$(basename "$MODEL"); fi
 wanted=() more=()
 for argument in "$@"; do if [[ $argument == *=* ]]; then more+=("$argument"); else wanted+=("$argument"); fi; done
-if [ ${#wanted[@]} = 0 ]; then wanted=(mhgpo single smurfs react dfsdt deepagent decisions joyagents puppeteer cot); fi
+systems=(mhgpo single smurfs react dfsdt plan_and_solve reflexion self_refine debate rewoo codeact deepagent decisions joyagents
+  puppeteer cot)
+if [ ${#wanted[@]} = 0 ]; then wanted=("${systems[@]}"); fi
 # Lengths for a model of 8,192 positions, and for hours, not days, on two cores.
 small=(evaluate.device=cpu evaluate.concurrency=4 evaluate.temperature=0 evaluate.top_p=1 evaluate.top_k=-1
   actor_rollout_ref.rollout.dtype=auto data.max_prompt_length=4096 data.max_response_length=1024)
@@ -35,7 +37,7 @@ data_of() {
         --max_samples 433 ${HOTPOTQA:+--local_dataset_path "$HOTPOTQA"}
       once $hotpotqa/index python -m verl_ext.data_prep.corpus --input "${CORPUS:-$hotpotqa/corpus.jsonl}" \
         --output_dir $hotpotqa/index ;;
-    smurfs | react | dfsdt | deepagent)
+    smurfs | react | dfsdt | plan_and_solve | reflexion | self_refine | debate | rewoo | codeact | deepagent)
       once data/api_bank/test.parquet python -m verl_ext.data_prep.tools api_bank --output_dir data/api_bank --test_size 120 \
         ${API_BANK:+--local_dataset_path "$API_BANK"} ;;
     decisions)
@@ -49,6 +51,14 @@ data_of() {
   esac
 }
 
+# baseline CLASS BUDGET AGENTS…: sets `overrides`; the agents are those beside the one that acts.
+baseline() {
+  local agent
+  overrides=(+recipe=baseline "${recorded[@]}" "mas.workflow._target_=verl_ext.recipe.baselines.$1" "mas.workflow.budget=$2")
+  overrides+=(mas.agents.agent.max_tokens=96)
+  for agent in "${@:3}"; do overrides+=("+mas.agents.$agent.max_tokens=128"); done
+}
+
 # overrides_of NAME: sets `overrides`.
 overrides_of() {
   case $1 in
@@ -60,6 +70,12 @@ overrides_of() {
       for agent in thought tool_check answer verifier final; do overrides+=("mas.agents.$agent.max_tokens=96"); done ;;
     react) overrides=(+recipe=smurfs_react "${recorded[@]}" mas.workflow.budget=4 mas.agents.agent.max_tokens=96) ;;
     dfsdt) overrides=(+recipe=smurfs_dfsdt "${recorded[@]}" mas.workflow.budget=4 mas.agents.agent.max_tokens=96) ;;
+    plan_and_solve) baseline PlanAndSolve 4 planner ;;
+    reflexion) baseline Reflexion 4 evaluator reflector ;;
+    self_refine) baseline SelfRefine 4 critic refiner ;;
+    debate) baseline Debate 12 debater ;;  # four calls for each of three debaters
+    rewoo) baseline ReWOO 4 planner ;;
+    codeact) baseline CodeAct 8 ;;  # programs count, too
     deepagent)
       overrides=(+recipe=deepagent_api_bank mas.tools.tool_call.backend=null mas.tools.tool_search.method=bm25
         mas.tools.tool_search.dense=null mas.tools.tool_search.top_k=3 mas.agents.auxiliary.endpoint=null
@@ -79,8 +95,7 @@ overrides_of() {
       overrides=(+recipe=baseline data.val_files=data/gsm8k/test.parquet mas.workflow.success=answer
         mas.workflow._target_=verl_ext.recipe.baselines.CoT mas.agents.agent.max_tokens=192)
       for tool in tool_search tool_call run_python; do overrides+=("mas.tools.$tool=null"); done ;;
-    *) echo "error: there is no system $1; there are mhgpo single smurfs react dfsdt deepagent decisions joyagents puppeteer cot" >&2
-      exit 2 ;;
+    *) echo "error: there is no system $1; there are ${systems[*]}" >&2 && exit 2 ;;
   esac
 }
 
@@ -91,7 +106,9 @@ start_of() {
   case $name in
     smurfs) ;;
     deepagent) size=4 ;;  # its conversations are long, as are those of the others below
-    react | dfsdt) module=baselines.cold_start.acting rule+=(--system "$name") size=2 ;;
+    react | dfsdt | plan_and_solve | reflexion | self_refine | debate | rewoo | codeact)
+      module=baselines.cold_start.acting rule+=(--system "$name") size=2
+      case $name in debate) rule+=(--budget 12) ;; codeact) rule+=(--budget 8) ;; esac ;;
     decisions)
       module=joyagents.cold_start.gold size=4
       rule=(--questions data/api_bank_turns/train.parquet --tools data/api_bank_turns --max_chars 6000) ;;

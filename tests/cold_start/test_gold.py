@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet
@@ -120,6 +121,27 @@ def test_dfsdt_has_a_row_per_node_of_its_path(bank):
     prompts = [row["messages"][0]["content"] for row in rows]
     assert 'Observation: {"token": "t1"}' in prompts[1] and "Observation: success" in prompts[2]
     assert "not the first time" not in "".join(prompts), "no way leads nowhere"
+
+
+@pytest.mark.parametrize(
+    ("system", "budget", "agents"),
+    [
+        ("plan_and_solve", 4, {"planner": 1, "agent": 1}),
+        ("reflexion", 4, {"agent": 1, "evaluator": 1}),
+        ("self_refine", 4, {"agent": 1, "critic": 1}),
+        ("debate", 12, {"agent": 3, "debater": 3}),
+        ("rewoo", 4, {"planner": 1, "agent": 1}),
+        ("codeact", 8, {"agent": 1}),
+    ],
+)
+def test_other_baselines_make_the_gold_calls_in_their_own_forms(bank, system, budget, agents):
+    rows = demonstrated(acting, bank, "--tools", str(bank), "--system", system, "--budget", str(budget))
+    assert Counter(row["agent"] for row in rows) == agents
+    shown = "\n".join(message["content"] for row in rows for message in row["messages"])
+    assert ("{'token': 't1'}" if system == "codeact" else '{"token": "t1"}') in shown
+    assert "I have called GetUserToken, AddAgenda." in shown
+    if system == "codeact":
+        assert "<execute>\nprint(call_tool('AddAgenda', token='t1', content='Lunch'))\n</execute>" in shown
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import pytest
 from tests.examples.dry_run import EXAMPLES, ROOT, composed_evaluation, composed_sft, dry_run, loaded, parsed
 from verl_ext.evaluate.config import read_config
 
-SYSTEMS = ("mhgpo", "single", "smurfs", "react", "dfsdt", "deepagent", "decisions", "joyagents", "puppeteer", "cot")
+BASELINES = ("react", "dfsdt", "plan_and_solve", "reflexion", "self_refine", "debate", "rewoo", "codeact")
+SYSTEMS = ("mhgpo", "single", "smurfs", *BASELINES, "deepagent", "decisions", "joyagents", "puppeteer", "cot")
 
 
 @pytest.mark.parametrize("cold", ["", "1"])

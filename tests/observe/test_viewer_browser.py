@@ -217,7 +217,7 @@ def test_the_policy_is_shown_of_a_call_and_beside_its_agent(opened):
     of_call = dict(zip(page.all("table.plain th"), page.all("table.plain td"), strict=True))
     assert of_call["policy"] == "large"
     page.go("at=train.1")
-    assert page.all("tr[data-agent] td:first-child") == ["a small", "b large"]
+    assert page.all("tr[data-agent] td:first-child") == ["a policy small", "b policy large"]
     page.go("at=train.2")
     assert page.all("tr[data-agent] td:first-child") == ["a", "b"], "a run with one policy has no name for it"
     page.go("at=train.2&view=question&q=0&node=c1")

@@ -11,6 +11,8 @@ Entries = Sequence[Mapping[str, Any]]
 NUMERICAL = 1e-3
 # Share of the tokens above which questions that are cut waste much; number of them below which nothing is said of them.
 WASTED, FEW = 0.25, 10
+# Share of an agent's outputs that could not be read, above which that is said.
+UNREADABLE = 0.5
 
 
 def report(name: str, entries: Entries) -> str:
@@ -123,7 +125,10 @@ def _probabilities(entries: Entries) -> str:
     parts = []
     for name, words in (("numerical", "same weights"), ("stale", "older weights")):
         if values := _values(entries, f"doctor/kl_{name}"):
-            parts.append(f"{words}: {fmean(values):.1e} per token on average, {max(values, key=abs):.1e} at most")
+            furthest = max(values, key=abs)
+            parts.append(
+                f"{words}: {fmean(values):.1e} per token on average, {furthest:.1e} in the step furthest from 0"
+            )
     return "KL between rollout engine and trainer, " + "; ".join(parts) if parts else "not measured"
 
 
@@ -203,6 +208,13 @@ SECTIONS: dict[str, Callable[[Entries], str]] = {
 }
 
 
+def _unreadable(entries: Entries) -> dict[str, float]:
+    """The agents of whose outputs most could not be read, with the share."""
+    names = sorted({name for one in entries for name in one["metrics"] if name.endswith("/unparsable")})
+    shares = {name.split("/")[1]: fmean(_values(entries, name)) for name in names if name.startswith("agents/")}
+    return {agent: share for agent, share in shares.items() if share > UNREADABLE}
+
+
 # What each of several policies has of its own.
 OF_A_POLICY = ("Tokens", "Versions", "Engine", "Probabilities", "Objective")
 
@@ -216,6 +228,11 @@ def _concerns(entries: Entries) -> Iterable[str]:
         yield f"{fmean(without):.0%} of the rows have no advantage: questions too easy or too hard for the policy"
     if (kl := _values(entries, "doctor/kl_numerical")) and max(map(abs, kl)) > NUMERICAL:
         yield f"rollout engine and trainer disagree under the same weights: KL {max(kl, key=abs):.1e} per token"
+    for agent, share in _unreadable(entries[-max(1, len(entries) // 4) :]).items():
+        yield (
+            f"{agent}: {share:.0%} of its last outputs could not be read: its prompt asks for what the model does not "
+            "write, its parser is too strict, or max_tokens cuts them off"
+        )
     if any(_values(entries, "doctor/without_trained_tokens")):
         yield "some rows have no token that trains"
     if any(_values(entries, "doctor/unknown_version")):

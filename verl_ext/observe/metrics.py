@@ -89,7 +89,7 @@ METRICS: dict[str, str] = {
     "sampling/failed_trajectories": "trajectories that could not finish",
     "sampling/failed/<status>": "of those, by reason",
     "sampling/left_out": "share of the trajectories that train nothing: failed, without a reward in `mas.failure`",
-    "sampling/tokens_per_second": "generated tokens / seconds of the rollout phase (timing_s/gen)",
+    "sampling/tokens_per_second": "generated tokens / timing_s/gen; in the asynchronous modes / timing_s/step",
     "tools/<tool>/<quantity>": "what the tool has counted since the step before: tool_call its answers by kind, and "
     "what a simulator behind it counts",
     "budget/generated_tokens": "tokens generated for training since the run began (`mas.budget`)",

@@ -36,7 +36,7 @@ from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from verl_ext.observe.metrics import group_metrics, reduce_stats
-from verl_ext.trainer import nodes, ranks, row_selection
+from verl_ext.trainer import modes, nodes, ranks, row_selection
 from verl_ext.trainer.advantage import batch_of, register_estimators
 from verl_ext.trainer.batch import live_tags
 from verl_ext.trainer.build import workflow_class
@@ -207,8 +207,10 @@ class MultiAgentTrainer(PolicyUpdates):
 
     def _add_ours(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> None:
         metrics.update(self.now.metrics | self.state.algorithm.measured)
-        if timing_raw.get("gen") and "sampling/generated_tokens" in metrics:
-            metrics["sampling/tokens_per_second"] = metrics["sampling/generated_tokens"] / timing_raw["gen"]
+        # In the asynchronous modes rollouts go on all the time, and `gen` is what the training waited for them.
+        seconds = timing_raw.get("gen" if modes.mode_of(self.config) == modes.SYNC else "step")
+        if seconds and "sampling/generated_tokens" in metrics:
+            metrics["sampling/tokens_per_second"] = metrics["sampling/generated_tokens"] / seconds
 
     def _metrics_so_far(self) -> dict[str, Any]:
         """What the log says of this step if the run is killed after its checkpoint: all but validation and sending.

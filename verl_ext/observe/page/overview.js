@@ -58,7 +58,7 @@ function agentTable(agents, low, high) {
         make(
           "tr",
           { "data-agent": agent.name },
-          make("td", {}, make("b", {}, agent.name), agent.policy && make("span.aside", {}, ` ${agent.policy}`)),
+          make("td", {}, make("b", {}, agent.name), agent.policy && make("span.aside", {}, ` policy ${agent.policy}`)),
           ...[
             figure(agent.calls),
             aligned(agent.reward),

@@ -20,7 +20,7 @@ from verl_ext.trainer.config import MasConfig, optimiser_steps, read_mas_config,
 from verl_ext.trainer.policies.settings import PolicySection, given_at, policy_config, policy_configs, read_policies
 from verl_ext.trainer.preflight import machine
 from verl_ext.trainer.preflight.data import parquet_rows
-from verl_ext.trainer.sections import JudgeSection
+from verl_ext.trainer.sections import ONCE_PER_NODE, JudgeSection
 
 
 @dataclass
@@ -77,6 +77,10 @@ def add_plan(report: Report) -> None:
     sampling = f"{mas.sampling.strategy}, {mas.sampling.group_size} samples a fork, top_p {rollout.top_p}"
     report.add("algorithm", f"{config.algorithm.adv_estimator}; sampling by {sampling}")
     report.add("judge", _judge(mas.judge, workflow))
+    if shared := [name for name, section in mas.tools.items() if section.get(ONCE_PER_NODE)]:
+        report.add(
+            "once per node", f"{', '.join(shared)}: built in one process a node, which its rollout workers share"
+        )
     _add_machines(report)
     _add_steps(report, mas)
     calls = strategy_from(mas.sampling, agents).expected_calls(len(agents))
