@@ -253,6 +253,11 @@ def test_key_added_on_purpose_passes():
         (["trainer.save_freq=null"], "trainer.save_freq=None must be a whole number"),
         (["data.train_max_samples=null"], "data.train_max_samples=None must be a whole number"),
         (["trainer.n_gpus_per_node=0"], "trainer.n_gpus_per_node=0 must be at least 1"),
+        (
+            ["+mas.policies.small={agents:[rewriter],actor:{ppo_epochs:null},model:{lora_rank:-1}}"],
+            "mas.policies.small.actor.ppo_epochs=None must be a whole number\n"
+            "mas.policies.small.model.lora_rank=-1 must be at least 0",
+        ),
         (["actor_rollout_ref.actor.optim.lr=small"], "actor_rollout_ref.actor.optim.lr='small' must be a number"),
         (["actor_rollout_ref.rollout.temperature=null"], "rollout.temperature=None must be a number"),
         (

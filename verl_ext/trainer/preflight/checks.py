@@ -23,7 +23,7 @@ from verl_ext.tracebacks import place_of
 from verl_ext.trainer.build import build_workflow, check_arguments, similarity_of
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import check_policy
-from verl_ext.trainer.policies.settings import policy_configs
+from verl_ext.trainer.policies.settings import PLACES, policy_configs
 from verl_ext.trainer.preflight.algorithm import check_algorithm, check_groups
 from verl_ext.trainer.sections import arguments_of
 from verl_ext.trainer.state.best import check_saving
@@ -41,6 +41,8 @@ WHOLE = {
     "data.max_prompt_length": 1,
     "data.max_response_length": 1,
     "actor_rollout_ref.actor.ppo_mini_batch_size": None,
+    "actor_rollout_ref.actor.ppo_epochs": 1,
+    "actor_rollout_ref.model.lora_rank": 0,
     "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
     "actor_rollout_ref.rollout.agent.num_workers": 0,
     "trainer.nnodes": 1,
@@ -48,7 +50,10 @@ WHOLE = {
     "trainer.test_freq": None,
     "trainer.save_freq": None,
 }
-REAL = ("actor_rollout_ref.rollout.temperature", "actor_rollout_ref.actor.optim.lr", "critic.optim.lr")
+REAL = (
+    *("actor_rollout_ref.rollout.temperature", "actor_rollout_ref.rollout.gpu_memory_utilization"),
+    *("actor_rollout_ref.actor.optim.lr", "critic.optim.lr"),
+)
 # verl's default of critic.model.path.
 VERLS_CRITIC = "~/models/deepseek-llm-7b-chat"
 ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
@@ -105,13 +110,25 @@ def check_numbers(config: DictConfig) -> None:
     """
     problems = []
     for name in (*WHOLE, *REAL):
-        given, least = OmegaConf.select(config, name, default=1), WHOLE.get(name)
-        if isinstance(given, bool) or not isinstance(given, int if name in WHOLE else int | float):
-            problems.append(f"{name}={given!r} must be a {'whole ' * (name in WHOLE)}number")
-        elif least is not None and given < least:
-            problems.append(f"{name}={given} must be at least {least}")
+        for place in (name, *_of_policies(config, name)):
+            given, least = OmegaConf.select(config, place, default=1), WHOLE.get(name)
+            if isinstance(given, bool) or not isinstance(given, int if name in WHOLE else int | float):
+                problems.append(f"{place}={given!r} must be a {'whole ' * (name in WHOLE)}number")
+            elif least is not None and given < least:
+                problems.append(f"{place}={given} must be at least {least}")
     if problems:
         raise ValueError("\n".join(problems))
+
+
+def _of_policies(config: DictConfig, name: str) -> list[str]:
+    """Where policies may set what verl has under this name."""
+    keys = [
+        f"{part}.{name.removeprefix(f'{place}.')}" for part, place in PLACES.items() if name.startswith(f"{place}.")
+    ]
+    policies = OmegaConf.select(config, "mas.policies")
+    return [
+        f"mas.policies.{one}.{key}" for key in keys for one in (policies if isinstance(policies, DictConfig) else ())
+    ]
 
 
 def check_sampled(workflow: Workflow, greedy: bool, remedy: str) -> None:

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.trainer import modes
 from verl_ext.trainer.lora_setup import decides
+from verl_ext.trainer.policies.settings import policy_configs
 from verl_ext.trainer.preflight.checks import ATTENTION, FLASH, trains_critic
 
 TINY = "+recipe=mhgpo_tiny and the others in …_tiny run on any machine, without GPU and without downloads"
@@ -33,8 +34,9 @@ def lacking(config: DictConfig) -> list[str]:
     from ray._private.utils import get_num_cpus  # what `ray.init` counts by default, a container's quota included
 
     trainer, engine, local = config.trainer, config.actor_rollout_ref.rollout.name, not joins_cluster(config)
-    critic = trains_critic(config)
-    flash = trainer.device == "cuda" and (critic or (OmegaConf.select(config, ATTENTION) or FLASH) == FLASH)
+    critic, policies = trains_critic(config), policy_configs(config).values()
+    asked = {OmegaConf.select(own, ATTENTION) or FLASH for own in policies}
+    flash = trainer.device == "cuda" and (critic or FLASH in asked)
     instead = "; verl loads critics with nothing else" if critic else f", or without it: {without_flash(config)}"
     given, pool, wanted = torch.cuda.device_count(), modes.rollout_ranks(config), trainer.n_gpus_per_node
     cores, needed = get_num_cpus(override_docker_cpu_warning=True), sum(logical_cpus(config).values())
