@@ -125,10 +125,9 @@ def _of_policies(config: DictConfig, name: str) -> list[str]:
     keys = [
         f"{part}.{name.removeprefix(f'{place}.')}" for part, place in PLACES.items() if name.startswith(f"{place}.")
     ]
-    policies = OmegaConf.select(config, "mas.policies")
-    return [
-        f"mas.policies.{one}.{key}" for key in keys for one in (policies if isinstance(policies, DictConfig) else ())
-    ]
+    given = OmegaConf.select(config, "mas.policies")
+    policies = [str(one) for one in given] if isinstance(given, DictConfig) else []
+    return [f"mas.policies.{one}.{key}" for key in keys for one in policies]
 
 
 def check_sampled(workflow: Workflow, greedy: bool, remedy: str) -> None:
