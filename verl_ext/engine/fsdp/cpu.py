@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
+from torch.distributed.fsdp import FSDPModule
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
@@ -48,8 +49,18 @@ class _OnCPU(FSDPEngine):
                 "actor.strategy and fsdp_config.strategy (critic: critic.strategy and critic.fsdp.strategy)"
             )
         plain = dataclasses.replace(self.engine_config, forward_only=False, offload_policy=False)
+        if torch.distributed.get_world_size() == 1:  # its weights need not be gathered again for the backward pass
+            plain = dataclasses.replace(plain, reshard_after_forward=False)
         with replaced(self, engine_config=plain):
             return super()._build_fsdp_module(module)
+
+    def forward_backward_batch(self, data: TensorDict, loss_function: Any, forward_only: bool = False) -> Any:
+        """As verl's method; a forward pass leaves the weights sharded, too."""
+        outputs = super().forward_backward_batch(data, loss_function, forward_only)
+        for module in self.module.modules() if forward_only else ():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        return outputs
 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")
