@@ -24,7 +24,8 @@ def overlay(
         folders: of finished runs (`trainer.default_local_dir`). A curve has the name of its folder.
         output: where the report goes.
         command: how it was asked for, which the report shows.
-        score: the headline, a quantity of validation; None: f1 where all runs have it, else their first.
+        score: the headline, a quantity of validation; None: that of the runs, or f1, where all have it, else their
+            first.
         steps: only the first steps of each run; None: all.
 
     Raises:
@@ -37,7 +38,8 @@ def overlay(
     scores = sorted(set.intersection(*known))
     if not scores:
         raise ValueError("these runs have no quantity of validation in common; was trainer.test_freq set?")
-    headline = score or ("f1" if "f1" in scores else scores[0])
+    watched = [name for m in methods.values() if (name := m.logs[0][-1].get("headline")) in scores]
+    headline = score or next((name for name in (*watched, "f1") if name in scores), scores[0])
     if headline not in scores:
         raise ValueError(unknown_name("--score", headline, scores))
     study = Study(

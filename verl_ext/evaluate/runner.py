@@ -34,10 +34,11 @@ from verl_ext.observe.trajectories import evaluation_record, trace_question
 from verl_ext.reports import in_words
 from verl_ext.sampling import run_once
 from verl_ext.tools.threads import Threads, interruptible
-from verl_ext.trainer.build import build_tools
+from verl_ext.trainer.build import build_tools, workflow_class
 from verl_ext.trainer.config import SHARED, MasConfig, context_length
 from verl_ext.trainer.rollout.llm import template_of
 from verl_ext.trainer.rollout.tracing import Tracing
+from verl_ext.trainer.state.contents import own_files
 from verl_ext.trainer.state.run_settings import identity_of
 
 # After so many trajectories in a row that failed without an answer, the evaluation stops.
@@ -58,6 +59,8 @@ def settings_of(
     """
     local, memory = model is not None, open_memory(section, mas)
     optional: dict[str, Any] = {"heads": heads} if heads else {}
+    if code := own_files(workflow_class(mas)):
+        optional["files of the workflow"] = code
     if mas.judge.given:
         optional["judge"] = mas.judge.identity
     if mas.failure.truncated is not None:  # then a call whose output is cut off fails

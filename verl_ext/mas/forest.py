@@ -17,6 +17,7 @@ from verl_ext.mas.chat_answers import NoToolCall, read_answer
 from verl_ext.mas.limits import Limits
 from verl_ext.mas.llm import LLM, TokenLLM
 from verl_ext.mas.noise import call_seed
+from verl_ext.mas.options import as_number
 from verl_ext.mas.prompt_tokens import enter_prompt
 from verl_ext.mas.stopwatch import Stopwatch
 from verl_ext.mas.tool_calls import Cost, attempt
@@ -272,7 +273,8 @@ class Forest:
         if agent.penalty is not None:
             try:
                 reward, metrics = agent.penalty(call.text, call.value, call.unparsable is None, **inputs)
-                call.reward_specific, call.metrics = float(reward), {k: float(v) for k, v in metrics.items()}
+                call.reward_specific = as_number(reward, "the agent-specific reward")
+                call.metrics = {k: as_number(v, f"the quantity {k!r}") for k, v in metrics.items()}
                 if not math.isfinite(call.reward_specific):
                     raise ValueError(f"the agent-specific reward {call.reward_specific} is not finite")
             except Exception as error:

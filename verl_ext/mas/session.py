@@ -13,6 +13,7 @@ from typing import Any
 from verl_ext.mas.context import Context
 from verl_ext.mas.differences import first_difference, number_places, same
 from verl_ext.mas.forest import CLOSE_TIMEOUT, BrokenReward, Forest
+from verl_ext.mas.options import as_number
 from verl_ext.mas.types import (
     Call,
     CallFailed,
@@ -169,8 +170,8 @@ class Session:
             if not isinstance(scored, tuple) or len(scored) != 2:
                 raise TypeError(f"it returned {scored!r:.200}, not (reward, {{quantity: value}})")
             reward, metrics = scored
-            trajectory.reward = float(reward)
-            trajectory.metrics = {k: float(v) for k, v in metrics.items()}
+            trajectory.reward = as_number(reward, "the reward")
+            trajectory.metrics = {k: as_number(v, f"the quantity {k!r}") for k, v in metrics.items()}
             trajectory.metrics |= spent.metrics() if spent.calls else {}
             if not math.isfinite(trajectory.reward):
                 raise ValueError(f"the reward {trajectory.reward} is not finite")

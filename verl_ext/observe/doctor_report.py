@@ -11,8 +11,8 @@ Entries = Sequence[Mapping[str, Any]]
 NUMERICAL = 1e-3
 # Share of the tokens above which questions that are cut waste much; number of them below which nothing is said of them.
 WASTED, FEW = 0.25, 10
-# Share of an agent's outputs that could not be read, above which that is said.
-UNREADABLE = 0.5
+# Share of an agent's outputs with a fault above which it is said; KL per token of older weights, likewise.
+MOST, STALE = 0.5, 0.1
 
 
 def report(name: str, entries: Entries) -> str:
@@ -208,11 +208,11 @@ SECTIONS: dict[str, Callable[[Entries], str]] = {
 }
 
 
-def _unreadable(entries: Entries) -> dict[str, float]:
-    """The agents of whose outputs most could not be read, with the share."""
-    names = sorted({name for one in entries for name in one["metrics"] if name.endswith("/unparsable")})
+def _mostly(entries: Entries, fault: str) -> dict[str, float]:
+    """The agents most of whose outputs have this fault, with the share."""
+    names = sorted({name for one in entries for name in one["metrics"] if name.endswith(f"/{fault}")})
     shares = {name.split("/")[1]: fmean(_values(entries, name)) for name in names if name.startswith("agents/")}
-    return {agent: share for agent, share in shares.items() if share > UNREADABLE}
+    return {agent: share for agent, share in shares.items() if share > MOST}
 
 
 # What each of several policies has of its own.
@@ -228,10 +228,18 @@ def _concerns(entries: Entries) -> Iterable[str]:
         yield f"{fmean(without):.0%} of the rows have no advantage: questions too easy or too hard for the policy"
     if (kl := _values(entries, "doctor/kl_numerical")) and max(map(abs, kl)) > NUMERICAL:
         yield f"rollout engine and trainer disagree under the same weights: KL {max(kl, key=abs):.1e} per token"
-    for agent, share in _unreadable(entries[-max(1, len(entries) // 4) :]).items():
+    last = entries[-max(1, len(entries) // 4) :]
+    for agent, share in _mostly(last, "unparsable").items():
         yield (
             f"{agent}: {share:.0%} of its last outputs could not be read: its prompt asks for what the model does not "
             "write, its parser is too strict, or max_tokens cuts them off"
+        )
+    for agent, share in _mostly(last, "truncated").items():
+        yield f"{agent}: {share:.0%} of its last outputs were cut off: a larger mas.agents.{agent}.max_tokens"
+    if (stale := _values(last, "doctor/kl_stale")) and abs(furthest := max(stale, key=abs)) > STALE:
+        yield (
+            f"the policy has moved far since some rows were sampled (KL {furthest:.1e} per token): fewer questions "
+            "ahead, a smaller learning rate, or importance weights (docs/asynchronous.md)"
         )
     if any(_values(entries, "doctor/without_trained_tokens")):
         yield "some rows have no token that trains"

@@ -28,7 +28,7 @@ def log_name(config: Any) -> str:
 
 
 class RunLog:
-    """Appends `{"step", "time", "total_steps", "metrics"}` lines to `<folder>/<name>`.
+    """Appends `{"step", "time", "total_steps", "headline", "metrics"}` lines to `<folder>/<name>`.
 
     On a resume, lines of steps after the restored checkpoint are dropped, so that the log reads like that of an
     uninterrupted run. A line with `"partial": true` holds the metrics of a step that were known when its checkpoint
@@ -36,8 +36,8 @@ class RunLog:
     line, with `"cut_short": true`: its durations end with the checkpoint.
     """
 
-    def __init__(self, folder: str | Path, name: str = NAME):
-        self.path = Path(folder) / name
+    def __init__(self, folder: str | Path, name: str = NAME, headline: str = ""):
+        self.path, self.headline = Path(folder) / name, headline
         self.total_steps = 0
 
     def start(self, restored_step: int, total_steps: int) -> None:
@@ -60,7 +60,8 @@ class RunLog:
     def write(self, step: int, metrics: dict[str, Any], mark: str = "") -> None:
         """Append one step; values that are no numbers are left out, NaN becomes null. mark: PARTIAL or CUT_SHORT."""
         numbers = {name: _number(value) for name, value in sorted(metrics.items()) if hasattr(value, "__float__")}
-        entry = {"step": step, "time": time.time(), "total_steps": self.total_steps, "metrics": numbers}
+        about = {"step": step, "time": time.time(), "total_steps": self.total_steps, "headline": self.headline}
+        entry = about | {"metrics": numbers}
         jsonl.append(self.path, [entry | ({mark: True} if mark else {})])
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from omegaconf import DictConfig
 
@@ -45,6 +47,8 @@ def time_of_a_step(given: argparse.Namespace, config: DictConfig, known: Mapping
         return [f"known once the kind of GPU is: --device {', '.join(DEVICES)}"]
     # A quarter of the numbers of `verl_ext plan`: a check should not wait for them.
     device = DEVICES.get(name) or measured_cpu(size=512, numbers=2**23, repeats=1)
+    if kind == "cpu":  # the engines' micro-batches follow the memory that is there
+        device = replace(device, memory=math.inf)
     limits = given.run is None and given.prompt_tokens is None and given.output_tokens is None
     given = argparse.Namespace(**vars(given) | {"device": name, "at_limits": limits})
     if policies:

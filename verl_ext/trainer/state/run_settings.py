@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.storage.files import write_file
+from verl_ext.trainer.preflight.data import listed
 from verl_ext.trainer.sections import arguments_of
 from verl_ext.trainer.state import checkpoint
+from verl_ext.trainer.state.contents import fingerprints, own_files
 
 # These may change when a run continues: they do not change what is learned, but for the last bits of a sum.
 FREE = (
@@ -43,6 +46,8 @@ FREE = (
     ),
 )
 
+# Begins the names of what is no setting.
+CONTENTS = "contents of "
 SERVED = "mas.agents.*.endpoint.url"
 OVERSAMPLING = ("mas.sampling.oversample", "mas.sampling.max_cuts")
 
@@ -58,10 +63,19 @@ def check_same_run(config: DictConfig) -> None:
     """
     if config.trainer.get("val_only", False):
         return
-    folder, now = Path(config.trainer.default_local_dir), settings_of(config)
+    folder, now = Path(config.trainer.default_local_dir), settings_of(config) | _contents_of(config)
     step = checkpoint.last_checkpoint(folder) if config.trainer.resume_mode == "auto" else None
     before = checkpoint.read_marker(checkpoint.place_of(folder, step))["settings"] if step is not None else {}
-    changed = differences(before, now) if before else []
+    both = [name for name in before if name.startswith(CONTENTS) and name in now]
+    if other := [name.removeprefix(CONTENTS) for name in both if before[name] != now[name]]:
+        print(
+            f"Warning: since the checkpoint of step {step}, from which this run goes on, other contents have come into "
+            f"{', '.join(other)}. What has been learned and measured so far is of the earlier ones.",
+            file=sys.stderr,
+            flush=True,
+        )
+    changed = differences(*({k: v for k, v in one.items() if not k.startswith(CONTENTS)} for one in (before, now)))
+    changed = changed if before else []
     if changed:
         raise ValueError(
             f"{folder} holds a run with other settings, which would be continued:\n" + "\n".join(changed) + "\n"
@@ -69,6 +83,14 @@ def check_same_run(config: DictConfig) -> None:
             "purpose: trainer.resume_mode=resume_path and trainer.resume_from_path=…/global_step_…"
         )
     write_file(folder / checkpoint.SETTINGS_FILE, json.dumps(now, indent=1))
+
+
+def _contents_of(config: DictConfig) -> dict[str, str]:
+    """Fingerprints of the system's own files and of the data; other ones are told, and refused by nothing."""
+    data = [Path(path) for name in ("train_files", "val_files") for path in listed(config.data.get(name))]
+    target = OmegaConf.select(config, "mas.workflow._target_")
+    files = fingerprints(data) | (own_files(get_object(target)) if target else {})
+    return {f"{CONTENTS}{name}": found for name, found in files.items()}
 
 
 def check_ranks(config: DictConfig) -> None:

@@ -11,6 +11,7 @@ from verl_ext.algorithms import make_algorithm
 from verl_ext.observe.error_log import ErrorLog
 from verl_ext.observe.runlog import CUT_SHORT, PARTIAL, RunLog, log_name, read_log
 from verl_ext.trainer.budget import Budget, parameters_of_agents
+from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.state import checkpoint, waiting
 from verl_ext.trainer.state.agent_memory import AgentMemory
@@ -33,7 +34,7 @@ class RunState:
     def __init__(self, config: DictConfig, mas: MasConfig):
         self.config, self.folder = config, Path(config.trainer.default_local_dir)
         self.algorithm = make_algorithm(config.algorithm.adv_estimator, mas.advantage)
-        self.run_log = RunLog(self.folder, log_name(config))
+        self.run_log = RunLog(self.folder, log_name(config), build_workflow(mas).headline)
         self.error_log = ErrorLog(self.folder)
         self.budget = Budget(mas.budget, parameters_of_agents(config, mas))
         self.trajectories = TrajectoryRecorder(config, mas.trajectory_log)
