@@ -260,6 +260,24 @@ def test_key_added_on_purpose_passes():
         ),
         (["actor_rollout_ref.actor.optim.lr=small"], "actor_rollout_ref.actor.optim.lr='small' must be a number"),
         (["actor_rollout_ref.rollout.temperature=null"], "rollout.temperature=None must be a number"),
+        # verl's numbers by their types there, and sections that are none.
+        (["actor_rollout_ref.actor.clip_ratio=x"], "actor_rollout_ref.actor.clip_ratio='x' must be a number"),
+        (["actor_rollout_ref.actor.grad_clip=nan"], "actor_rollout_ref.actor.grad_clip=nan must be a number"),
+        (["actor_rollout_ref.actor.use_kl_loss=no"], "actor_rollout_ref.actor.use_kl_loss='no' must be true or false"),
+        (["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=null"], "ppo_max_token_len_per_gpu=None must be a whole"),
+        (["actor_rollout_ref.actor.clip_ratio=-0.2"], "actor_rollout_ref.actor.clip_ratio=-0.2 must be at least 0"),
+        (["actor_rollout_ref.model.lora_alpha=0", "+base=lora"], "model.lora_alpha=0 must be at least 1"),
+        (["actor_rollout_ref.rollout.max_num_seqs=0"], "actor_rollout_ref.rollout.max_num_seqs=0 must be at least 1"),
+        (["actor_rollout_ref.rollout.top_p=0"], "actor_rollout_ref.rollout.top_p=0 must be above 0 and at most 1"),
+        (["actor_rollout_ref.rollout.nnodes=null"], "actor_rollout_ref.rollout.nnodes=None must be a whole number"),
+        (["trainer.total_training_steps=many"], "trainer.total_training_steps='many' must be a whole number"),
+        (["trainer.v1.separate_async.num_warmup_batches=-1"], "num_warmup_batches=-1 must be at least 0"),
+        (
+            ["+mas.policies.small={agents:[rewriter],rollout:{max_num_seqs:x}}"],
+            "small.rollout.max_num_seqs='x' must be",
+        ),
+        (["actor_rollout_ref.rollout.agent=null"], "actor_rollout_ref.rollout.agent=None must be a section"),
+        (["algorithm.rollout_correction=null"], "algorithm.rollout_correction=None must be a section with keys"),
         (
             ["actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"],
             "=2 shares a row among ranks, which verl does for",
@@ -301,6 +319,12 @@ def test_bad_values_and_combinations_say_what_is_wrong(overrides, message):
         check_numbers(config)
         check_multi_agent(config)
     assert message in str(error.value)
+
+
+def test_null_is_a_number_where_verl_has_a_default_for_it_and_a_range_may_be_a_text():
+    free = ["trainer.max_actor_ckpt_to_keep=null", "trainer.total_training_steps=null", "data.seed=null"]
+    free += ["trainer.v1.sampler.max_off_policy_threshold=null", "actor_rollout_ref.rollout.max_model_len=null"]
+    check_numbers(composed("+recipe=mhgpo_tiny", *free, "algorithm.rollout_correction.rollout_is_threshold=0.5_2.0"))
 
 
 def test_estimators_of_systems_of_one_agent_and_of_the_user(monkeypatch):

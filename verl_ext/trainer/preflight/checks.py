@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import types
+import typing
 import warnings
 from typing import Any
 
@@ -23,6 +25,7 @@ from verl_ext.tracebacks import place_of
 from verl_ext.trainer.build import build_workflow, check_arguments, similarity_of
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import check_policy
+from verl_ext.trainer.modes import CORRECTION
 from verl_ext.trainer.policies.settings import PLACES, policy_configs
 from verl_ext.trainer.preflight.algorithm import check_algorithm, check_groups
 from verl_ext.trainer.sections import arguments_of
@@ -34,26 +37,67 @@ OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.re
 QUEUE_NODES = "transfer_queue.backend.SimpleStorage.required_node_resource"
 # Our own keys in verl's sections.
 OWN = ("actor_rollout_ref.model.lora.adapters", "actor_rollout_ref.model.lora.start", "trainer.keep_best", QUEUE_NODES)
-# Numbers of verl's that are calculated with before a start: whole ones, with the least where no other check has it.
+# Numbers of verl's that must not be null, with the least where no other check has it: whole ones, and others.
 WHOLE = {
     "data.train_batch_size": None,
     "data.train_max_samples": None,
+    "data.val_max_samples": None,
     "data.max_prompt_length": 1,
     "data.max_response_length": 1,
     "actor_rollout_ref.actor.ppo_mini_batch_size": None,
     "actor_rollout_ref.actor.ppo_epochs": 1,
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 1,
+    "actor_rollout_ref.actor.ulysses_sequence_parallel_size": 1,
+    "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu": 1,
     "actor_rollout_ref.model.lora_rank": 0,
+    "actor_rollout_ref.model.lora_alpha": 1,
+    "actor_rollout_ref.rollout.nnodes": 0,
+    "actor_rollout_ref.rollout.n_gpus_per_node": 0,
     "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
+    "actor_rollout_ref.rollout.data_parallel_size": 1,
+    "actor_rollout_ref.rollout.pipeline_model_parallel_size": 1,
+    "actor_rollout_ref.rollout.max_num_seqs": 1,
+    "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu": 1,
+    "actor_rollout_ref.rollout.val_kwargs.n": 1,
     "actor_rollout_ref.rollout.agent.num_workers": 0,
+    "critic.ppo_epochs": 1,
+    "critic.ppo_max_token_len_per_gpu": 1,
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
     "trainer.nnodes": 1,
     "trainer.n_gpus_per_node": 1,
+    "trainer.total_epochs": None,
     "trainer.test_freq": None,
     "trainer.save_freq": None,
+    "trainer.v1.separate_async.parameter_sync_step": None,
 }
-REAL = (
-    *("actor_rollout_ref.rollout.temperature", "actor_rollout_ref.rollout.gpu_memory_utilization"),
-    *("actor_rollout_ref.actor.optim.lr", "critic.optim.lr"),
-)
+REAL = {
+    "actor_rollout_ref.rollout.temperature": None,
+    "actor_rollout_ref.rollout.val_kwargs.temperature": 0,
+    "actor_rollout_ref.rollout.gpu_memory_utilization": 0,
+    "actor_rollout_ref.actor.optim.lr": None,
+    "actor_rollout_ref.actor.clip_ratio": 0,
+    "actor_rollout_ref.actor.clip_ratio_low": 0,
+    "actor_rollout_ref.actor.clip_ratio_high": 0,
+    "critic.optim.lr": None,
+    "critic.cliprange_value": 0,
+    "trainer.v1.separate_async.num_warmup_batches": 0,
+}
+# Whole numbers or null, which verl's configuration does not tell, with the least.
+OR_NULL = {
+    "data.seed": None,
+    "data.gen_batch_size": 1,
+    "data.val_batch_size": 1,
+    "ray_kwargs.ray_init.num_cpus": 1,
+    "trainer.total_training_steps": 0,
+    "trainer.max_actor_ckpt_to_keep": 0,
+    "trainer.max_critic_ckpt_to_keep": 0,
+}
+LEAST = WHOLE | REAL | OR_NULL
+# Shares above 0.
+SHARES = tuple(f"actor_rollout_ref.rollout.{key}" for key in ("top_p", "val_kwargs.top_p"))
+# A number in verl's configuration, which may be a text: "0.5_2.0".
+RANGES = ("algorithm.rollout_correction.rollout_is_threshold",)
+WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 # verl's default of critic.model.path.
 VERLS_CRITIC = "~/models/deepseek-llm-7b-chat"
 ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
@@ -103,21 +147,75 @@ def _unknown(given: Any, stock: Any, path: str, allowed: tuple[str, ...]) -> lis
 
 
 def check_numbers(config: DictConfig) -> None:
-    """Check that numbers are numbers: Hydra accepts null and texts for those of verl.
+    """Check that verl's numbers are numbers, and what is true or false is that: Hydra accepts null and texts, too.
 
     Raises:
-        ValueError: a line for each that is none, or too small.
+        ValueError: a line for each that is none, or too small; for each section that is none.
     """
-    problems = []
-    for name in (*WHOLE, *REAL):
+    sections = dict.fromkeys(one for name in LEAST for one in _above(name))
+    given = {place: OmegaConf.select(config, place, default=OmegaConf.create()) for place in [*sections, CORRECTION]}
+    if nones := [place for place, one in given.items() if not isinstance(one, DictConfig)]:
+        raise ValueError(f"{nones[0]}={given[nones[0]]!r} must be a section with keys. Remedy: leave it out")
+    problems = dict[str, str]()
+    for name, kind in _kinds().items():
         for place in (name, *_of_policies(config, name)):
-            given, least = OmegaConf.select(config, place, default=1), WHOLE.get(name)
-            if isinstance(given, bool) or not isinstance(given, int if name in WHOLE else int | float):
-                problems.append(f"{place}={given!r} must be a {'whole ' * (name in WHOLE)}number")
-            elif least is not None and given < least:
-                problems.append(f"{place}={given} must be at least {least}")
+            if problem := _problem(OmegaConf.select(config, place, default=1), name, kind, place):
+                problems[place] = problem
+    given_there = [text for place, text in problems.items() if not _follows(config, place)]
     if problems:
-        raise ValueError("\n".join(problems))
+        raise ValueError("\n".join(given_there or problems.values()))
+
+
+def _follows(config: DictConfig, place: str) -> bool:
+    """Whether a setting takes its value from another one."""
+    section, _, key = place.rpartition(".")
+    return OmegaConf.is_interpolation(OmegaConf.select(config, section), key)
+
+
+def _above(name: str) -> list[str]:
+    """The sections that a setting is in, the outermost first."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))]
+
+
+def _problem(given: Any, name: str, kind: type, place: str) -> str:
+    """What is wrong with the value of a setting; "": nothing."""
+    if given is None and name not in WHOLE and name not in REAL:
+        return ""
+    fits = {bool: not isinstance(given, str), int: isinstance(given, int), float: isinstance(given, int | float)}
+    if not fits[kind] or given != given or (isinstance(given, bool) and kind is not bool):
+        return f"{place}={given!r} must be {WORDS[kind]}"
+    if (least := LEAST.get(name)) is not None and given < least:
+        return f"{place}={given} must be at least {least}"
+    return f"{place}={given} must be above 0 and at most 1" if name in SHARES and not 0 < given <= 1 else ""
+
+
+def _kinds() -> dict[str, type]:
+    """bool, int or float (any number) of the settings that are checked, by name."""
+    return _stock_kinds() | dict.fromkeys(WHOLE | OR_NULL, int) | dict.fromkeys(REAL, float)
+
+
+@functools.cache
+def _stock_kinds() -> dict[str, type]:
+    """The same of all of verl's own that have a type, or a default that is a number or true or false."""
+    found: dict[str, type] = {}
+
+    def add(section: dict[str, Any], path: str) -> None:
+        target = section.get("_target_")
+        cls = get_class(target) if isinstance(target, str) else None
+        hints = typing.get_type_hints(cls) if dataclasses.is_dataclass(cls) else {}
+        for key, default in section.items():
+            if isinstance(default, dict):
+                add(default, f"{path}{key}.")
+                continue
+            hint = hints.get(key, type(default) if isinstance(default, bool | int | float) else None)
+            union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+            kinds = {*(typing.get_args(hint) if union else [hint])} - {type(None)}
+            if len(kinds) == 1 and (kind := kinds.pop()) in WORDS:
+                found[f"{path}{key}"] = float if kind is int and key not in hints else kind
+
+    add(_stock(), "")
+    return {name: kind for name, kind in found.items() if name not in RANGES}
 
 
 def _of_policies(config: DictConfig, name: str) -> list[str]:
