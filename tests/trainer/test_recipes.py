@@ -260,6 +260,26 @@ def test_key_added_on_purpose_passes():
         ),
         (["actor_rollout_ref.actor.optim.lr=small"], "actor_rollout_ref.actor.optim.lr='small' must be a number"),
         (["actor_rollout_ref.rollout.temperature=null"], "rollout.temperature=None must be a number"),
+        # Names that verl looks up while it runs.
+        (["actor_rollout_ref.rollout.name=vlm"], "rollout.name='vlm' is unknown; did you mean 'vllm'? (allowed: hf, "),
+        (["actor_rollout_ref.actor.policy_loss.loss_mode=gpso"], "loss_mode='gpso' is unknown; did you mean 'gspo'?"),
+        (["actor_rollout_ref.actor.kl_loss_type=k4"], "actor_rollout_ref.actor.kl_loss_type='k4' is unknown"),
+        (["trainer.resume_mode=never"], "trainer.resume_mode='never' is unknown (allowed: auto, disable, resume_path)"),
+        (["trainer.logger=[console,wandbb]"], "trainer.logger='wandbb' is unknown; did you mean 'wandb'?"),
+        (["trainer.v1.trainer_mode=null"], "trainer.v1.trainer_mode=None is a trainer of verl that knows nothing of"),
+        (["trainer.v1.sampler.max_off_policy_strategy=late"], "max_off_policy_strategy='late' is unknown (allowed: d"),
+        (
+            ["algorithm.rollout_correction.rollout_is=row"],
+            "rollout_is='row' is unknown (allowed: null, token, sequence",
+        ),
+        (
+            ["algorithm.rollout_correction.rollout_is=token", "algorithm.rollout_correction.rollout_is_threshold=null"],
+            "rollout_is_threshold=None must be above 0: it bounds the weights of rollout_is=token",
+        ),
+        (
+            ["actor_rollout_ref.rollout.checkpoint_engine.backend=object_store"],
+            "checkpoint_engine.backend='object_store' is unknown (allowed: naive, nccl",
+        ),
         # verl's numbers by their types there, and sections that are none.
         (["actor_rollout_ref.actor.clip_ratio=x"], "actor_rollout_ref.actor.clip_ratio='x' must be a number"),
         (["actor_rollout_ref.actor.grad_clip=nan"], "actor_rollout_ref.actor.grad_clip=nan must be a number"),

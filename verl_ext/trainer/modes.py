@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from verl_ext.trainer.config import MasConfig
 
 SYNC, COLOCATE, SEPARATE = TRAINERS = ("mas_sync", "mas_colocate_async", "mas_separate_async")
+OBJECT_STORE, OBJECT_STORE_MODULE = "object_store", "verl_ext.engine.object_store"
 # verl's settings in (the other modes, mas_separate_async) where nobody gives them: `${verl_ext.mode:…}` in configs.
 DEFAULTS: dict[str, tuple[Any, Any]] = {
     # Rollout replicas on the training ranks, too.
@@ -20,9 +21,8 @@ DEFAULTS: dict[str, tuple[Any, Any]] = {
     # Parts of a training step.
     "parameter_sync_step": (4, 1),
     # The module that registers the backend `object_store`.
-    "custom_backend_module": (None, "verl_ext.engine.object_store"),
+    "custom_backend_module": (None, OBJECT_STORE_MODULE),
 }
-OBJECT_STORE = "object_store"
 ROLLOUT, OWN, SAMPLER = "actor_rollout_ref.rollout", "trainer.v1.separate_async", "trainer.v1.sampler"
 CORRECTION = "algorithm.rollout_correction"
 # Whose product is the number of ranks of a rollout engine.
@@ -34,7 +34,7 @@ POOL = ("nnodes", "n_gpus_per_node")
 
 def mode_of(config: DictConfig) -> str:
     """The mode of a run."""
-    return str(OmegaConf.select(config, "trainer.v1.trainer_mode") or SYNC)
+    return str(OmegaConf.select(config, "trainer.v1.trainer_mode", default=SYNC))
 
 
 def setting(name: str, root: DictConfig) -> Any:

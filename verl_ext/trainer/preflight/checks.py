@@ -19,13 +19,14 @@ from verl_ext.mas.credit import aggregate
 from verl_ext.mas.workflow import Workflow
 from verl_ext.observe import spans
 from verl_ext.rewards.judge import Judge
-from verl_ext.settings import unknown_key
+from verl_ext.settings import unknown_key, unknown_name
 from verl_ext.tools.threads import run_blocking
 from verl_ext.tracebacks import place_of
+from verl_ext.trainer import modes
 from verl_ext.trainer.build import build_workflow, check_arguments, similarity_of
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import check_policy
-from verl_ext.trainer.modes import CORRECTION
+from verl_ext.trainer.modes import CORRECTION, OBJECT_STORE_MODULE
 from verl_ext.trainer.policies.settings import PLACES, policy_configs
 from verl_ext.trainer.preflight.algorithm import check_algorithm, check_groups
 from verl_ext.trainer.sections import arguments_of
@@ -98,6 +99,19 @@ SHARES = tuple(f"actor_rollout_ref.rollout.{key}" for key in ("top_p", "val_kwar
 # A number in verl's configuration, which may be a text: "0.5_2.0".
 RANGES = ("algorithm.rollout_correction.rollout_is_threshold",)
 WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
+# Names that verl would refuse only while it runs; null is "null".
+NAMES = {
+    "actor_rollout_ref.actor.kl_loss_type": [
+        one + straight for one in ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3") for straight in ("", "+")
+    ],
+    "actor_rollout_ref.rollout.name": ["hf", "vllm", "sglang", "trtllm"],
+    f"{CORRECTION}.rollout_is": ["null", "token", "sequence"],
+    "algorithm.kl_ctrl.type": ["fixed", "adaptive"],
+    "trainer.resume_mode": ["auto", "disable", "resume_path"],
+    "trainer.v1.sampler.max_off_policy_strategy": ["drop", "wait"],
+}
+BACKEND, MODULE = (f"actor_rollout_ref.rollout.checkpoint_engine.{key}" for key in ("backend", "custom_backend_module"))
+VERLS_BACKENDS = ["naive", "nccl", "hccl", "nixl", "kimi_ckpt_engine", "mooncake", "delta_sharded"]
 # verl's default of critic.model.path.
 VERLS_CRITIC = "~/models/deepseek-llm-7b-chat"
 ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
@@ -228,6 +242,41 @@ def _of_policies(config: DictConfig, name: str) -> list[str]:
     return [f"mas.policies.{one}.{key}" for key in keys for one in policies]
 
 
+def check_names(config: DictConfig) -> None:
+    """Check names that verl looks up while it runs. Plug-ins must have been imported: they may bring a loss.
+
+    Raises:
+        ValueError: a line for each that is unknown, with those that are allowed.
+    """
+    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
+    from verl.utils.tracking import Tracking
+
+    names = NAMES | {"actor_rollout_ref.actor.policy_loss.loss_mode": [*POLICY_LOSS_REGISTRY]}
+    module = OmegaConf.select(config, MODULE)
+    if module in (None, OBJECT_STORE_MODULE):
+        names[BACKEND] = [*VERLS_BACKENDS, *([modes.OBJECT_STORE] if module else [])]
+    given = [
+        (place, OmegaConf.select(config, place, default=allowed[0]), allowed)
+        for name, allowed in names.items()
+        for place in (name, *_of_policies(config, name))
+    ]
+    given += [("trainer.logger", one, ["tracking", *Tracking.supported_backend]) for one in _loggers(config)]
+    given = [(place, "null" if one is None else one, allowed) for place, one, allowed in given]
+    problems = [unknown_name(place, one, allowed) for place, one, allowed in given if one not in allowed]
+    weighed, most = (OmegaConf.select(config, f"{CORRECTION}.{key}") for key in ("rollout_is", "rollout_is_threshold"))
+    if weighed and (most is None or (not isinstance(most, str) and not most > 0)):
+        problems.append(
+            f"{CORRECTION}.rollout_is_threshold={most} must be above 0: it bounds the weights of rollout_is={weighed}"
+        )
+    if problems:
+        raise ValueError("\n".join(problems))
+
+
+def _loggers(config: DictConfig) -> list[Any]:
+    given = config.trainer.logger
+    return list(given) if OmegaConf.is_list(given) else [given]
+
+
 def check_sampled(workflow: Workflow, greedy: bool, remedy: str) -> None:
     """Check that a validation or an evaluation is not greedy where that makes parallel parts of a system copies.
 
@@ -242,15 +291,16 @@ def check_sampled(workflow: Workflow, greedy: bool, remedy: str) -> None:
 
 
 def check_multi_agent(config: DictConfig) -> str:
-    """Check `mas`, sampling, estimator, policy, batch and learning rates; return the workflow's headline.
+    """Check `mas`, names, sampling, estimator, policy, batch and learning rates; return the workflow's headline.
 
     The configuration must have passed `check_numbers`.
 
     Raises:
-        ValueError: see `read_mas_config`, `build_workflow`, `check_arguments`, `similarity_of`, `strategy_from`,
-            `check_policy`, `optimiser_steps`; a temperature of 0, a negative learning rate.
+        ValueError: see `read_mas_config`, `check_names`, `build_workflow`, `check_arguments`, `similarity_of`,
+            `strategy_from`, `check_policy`, `optimiser_steps`; a temperature of 0, a negative learning rate.
     """
     mas = read_mas_config(config)
+    check_names(config)
     workflow = build_workflow(mas)
     if mas.prepare is not None:
         check_arguments(mas.prepare, "mas.prepare")
