@@ -33,6 +33,7 @@ WORDS: dict[str, str] = {
     "bool_type": "must be of type bool",
     "string_type": "must be of type str",
     "list_type": "must be a list",
+    "too_short": "must have {min_length} or more",
     "dict_type": "must be a section with keys",
     "model_type": "must be a section with keys",
 }

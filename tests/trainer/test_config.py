@@ -54,6 +54,13 @@ def test_the_shipped_defaults_are_read_and_are_those_of_the_record():
         ({"sampling": {"group_size": "4"}}, "mas.sampling.group_size='4' must be of type int"),
         ({"limits": {"max_calls": None}}, "mas.limits.max_calls=None must be of type int"),
         ({"tools": {"a": {"once_per_node": "yes"}}}, "mas.tools.a.once_per_node='yes' must be of type bool"),
+        ({"tools": {"a": 5}}, "mas.tools.a=5 must be a section with keys"),
+        ({"tools": {"a": {"top_k": 3}}}, "mas.tools.a._target_=None must name what makes the tool, e.g. verl_ext."),
+        ({"sampling": {"rr": 3}}, "mas.sampling.rr=3 must be a section with keys: options of the strategy"),
+        ({"plugins": 5}, "mas.plugins=5 must be a list"),
+        ({"plugins": [1]}, "mas.plugins.0=1 must be of type str"),
+        ({"policies": {"a": 5}}, "mas.policies.a=5 must be a section with keys"),
+        ({"policies": {"a": {"agents": []}}}, "mas.policies.a.agents=[] must have 1 or more"),
         ({"credit": "mean"}, "mas.credit='mean' must be a section with keys"),
         ({"agents": ["a"]}, "mas.agents=['a'] must be a section with keys"),
         ({"workflow": "???"}, "mas.workflow='???' must be a section with keys"),
@@ -68,6 +75,9 @@ def test_the_shipped_defaults_are_read_and_are_those_of_the_record():
         ({"agents": {"b": {"top_p": 1.5}}}, "mas.agents.b.top_p=1.5 must be at most 1"),
         ({"agents": {"b": {"top_k": 0}}}, "mas.agents.b.top_k=0 must be at least 1, or -1 for all"),
         ({"sampling": {"group_by": "agent"}}, "mas.sampling.group_by='agent' is unknown; allowed: position, question"),
+        # Places that are none.
+        ({"judge": {"url": "localhost:8100"}}, "mas.judge.url='localhost:8100' must be the base URL of a server"),
+        ({"agents": {"b": {"endpoint": {"url": ""}}}}, "mas.agents.b.endpoint.url='' must be the base URL of a"),
         # Values that do not go together.
         ({"loss": {"agent_weights": "bach"}}, "mas.loss.agent_weights='bach' is unknown; did you mean 'batch'?"),
         ({"workflow": {"prompts": "tiny"}}, "mas.workflow._target_ is missing"),

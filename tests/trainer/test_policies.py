@@ -89,6 +89,7 @@ SENT = {"trainer.v1.trainer_mode": "mas_separate_async", "mas.deterministic": Fa
     [
         ({"large": None}, {}, "mas.policies names no policy for answerer"),
         ({"large": {"agents": ["anserer"]}}, {}, "there is no agent 'anserer'; did you mean 'answerer'"),
+        ({"large": {"agents": ["answerer", "answerer"]}}, {}, "mas.policies.large.agents names 'answerer' twice"),
         (
             {"large": {"agents": ["reranker", "answerer"]}},
             {},

@@ -55,7 +55,7 @@ class MasConfig(Settings):
     advantage: dict[str, Any] = {}
     loss: LossSection = LossSection()
     agents: dict[str, AgentSection] = {}
-    tools: dict[str, Any] = {}
+    tools: dict[str, dict[str, Any]] = {}
     memory: MemorySection | None = None
     judge: JudgeSection = JudgeSection()
     deterministic: bool = False
@@ -73,11 +73,15 @@ class MasConfig(Settings):
 
     @field_validator("tools")
     @classmethod
-    def _check_once_per_node(cls, tools: dict[str, Any]) -> dict[str, Any]:
+    def _check_tools(cls, tools: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         for name, section in tools.items():
-            value = section.get(ONCE_PER_NODE, False) if isinstance(section, dict) else False
-            if not isinstance(value, bool):
+            if not isinstance(value := section.get(ONCE_PER_NODE, False), bool):
                 raise ValueError(f"mas.tools.{name}.{ONCE_PER_NODE}={value!r} must be of type bool")
+            if not isinstance(value := section.get("_target_"), str):
+                raise ValueError(
+                    f"mas.tools.{name}._target_={value!r} must name what makes the tool, e.g. "
+                    "verl_ext.tools.retrieval.search_tool; a tool that is not wanted: mas.tools.<name>=null"
+                )
         return tools
 
     @field_validator("advantage", "policy_init", mode="before")
@@ -148,7 +152,10 @@ def import_plugins(section: dict[str, Any]) -> None:
     Raises:
         ValueError: a module of `mas.plugins` cannot be imported. (`build_workflow` refuses a wrong workflow.)
     """
-    for name in section.get("plugins") or ():
+    given = section.get("plugins")
+    for name in given if isinstance(given, list) else ():  # `MasConfig` refuses what is no list of names
+        if not isinstance(name, str):
+            continue
         try:
             importlib.import_module(name)
         except Exception as error:

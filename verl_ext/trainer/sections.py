@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -45,6 +46,9 @@ class SamplingSection(OpenSettings):
     @model_validator(mode="after")
     def _check_strategies(self) -> SamplingSection:
         check_keys(self.plugged, [*type(self).model_fields, *STRATEGIES], "mas.sampling")
+        for name, given in self.plugged.items():
+            if given is not None and not isinstance(given, dict):
+                raise ValueError(f"mas.sampling.{name}={given!r} must be a section with keys: options of the strategy")
         return self
 
 
@@ -130,6 +134,13 @@ class EndpointSection(Settings):
     concurrency: int = Field(64, ge=1, description="requests at a time")
     timeout: float = Field(120.0, gt=0, description="seconds")
     retries: int = Field(5, ge=0)
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str | None) -> str | None:
+        if url is not None and (not url.startswith(("http://", "https://")) or not urlsplit(url).netloc):
+            raise ValueError("must be the base URL of a server, e.g. http://127.0.0.1:8100/v1; null: none")
+        return url
 
     @model_validator(mode="after")
     def _check_model(self) -> EndpointSection:

@@ -66,7 +66,7 @@ class PolicySection(Settings):
     @model_validator(mode="before")
     @classmethod
     def _check_places(cls, given: Any) -> Any:
-        for key in given:
+        for key in given if isinstance(given, dict) else ():
             if key not in cls.model_fields and (places := places_of(key)):
                 raise ValueError(f"{key} stands in another section; did you mean {' or '.join(places)}?")
         return given
@@ -209,6 +209,8 @@ def apply_policies(workflow: Workflow, mas: MasConfig) -> None:
                 raise ValueError(
                     f"{place}: there is no agent {agent!r}{did_you_mean(agent, own)} (allowed: {', '.join(own)})"
                 )
+            if named.get(agent) == policy:
+                raise ValueError(f"{place} names {agent!r} twice. Remedy: once")
             if agent in named:
                 raise ValueError(
                     f"agent {agent!r} is in mas.policies.{named[agent]} and in {place}, but has one policy"

@@ -47,7 +47,8 @@ class Report:
         try:
             return check(*arguments)
         except (ValueError, AssertionError, NotImplementedError, HydraException, OmegaConfBaseException) as error:
-            self.problems.append(explained(error))
+            if (text := explained(error)) not in self.problems:
+                self.problems.append(text)
             return None
 
     def __str__(self) -> str:
