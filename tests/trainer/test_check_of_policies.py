@@ -50,6 +50,15 @@ def test_token_limits_steps_and_padding_are_those_of_each_policy():
     assert not [note for note in both.notes if "not packed" in note]
 
 
+def test_a_policy_that_never_trains():
+    """Its agents are told not to, or the run ends before its first step."""
+    resting = examined(*TINY, "+mas.agents.answerer.trained=false")
+    assert resting.problems == [] and "time of a step" in dict(resting.facts)
+    (note,) = examined(*TINY, "+mas.policies.large.from_step=41").notes
+    assert note == "policy large trains in none of the 40 steps: mas.policies.large.from_step=41"
+    assert examined(*TINY, "+mas.policies.large.from_step=40").notes == []
+
+
 def test_verls_checks_see_each_policy():
     report = examined(*TINY, "+mas.policies.large.actor.ppo_mini_batch_size=64")
     assert any(problem.startswith("mas.policies.large: data.train_batch_size=") for problem in report.problems)

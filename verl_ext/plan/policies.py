@@ -98,7 +98,7 @@ def policy_jobs(
             job,
             load=load,
             coefficients=job.coefficients | {key: job.coefficients[key] / by for key, by in shares.items()},
-            phases=() if section.frozen else job.phases,
+            phases=job.phases if load.rows and not section.frozen else (),
         )
         text = f"{policy} ({', '.join(own)}): {path}, {model.parameters / 1e6:,.0f} M parameters, by {model.source}"
         facts.append(f"{text}; {load.prompt:,.0f} + {load.output:,.0f} tokens a call{'; frozen' * section.frozen}")

@@ -128,6 +128,12 @@ def notes(config: DictConfig) -> list[str]:
     sections, configs, key = read_policies(config), policy_configs(config), "model.use_remove_padding"
     trained = [name for name in configs if name not in sections or not sections[name].frozen]
     padded = [name for name in trained if not configs[name].actor_rollout_ref.model.use_remove_padding]
+    total = trainer.total_training_steps
+    found += [
+        f"policy {name} trains in none of the {total} steps: mas.policies.{name}.from_step={sections[name].from_step}"
+        for name in trained
+        if name in sections and total and not sections[name].updates(total)
+    ]
     if trainer.device != "cpu" and padded:
         where = " and ".join(dict.fromkeys(f"{given_at(name, sections.get(name), key)}=false" for name in padded))
         whose = f" of {', '.join(padded)}" if sections else ""
