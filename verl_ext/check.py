@@ -99,6 +99,7 @@ def fill(
     """Check the report's configuration, whose keys are known; add what it would run if nothing is wrong with it."""
     from verl_ext.engine.precision import settle_run
     from verl_ext.trainer.preflight.checks import check_multi_agent, check_numbers
+    from verl_ext.trainer.preflight.data import files_of
     from verl_ext.trainer.preflight.fitting import add_model
     from verl_ext.trainer.preflight.plan import add_plan
 
@@ -107,6 +108,8 @@ def fill(
     if len(report.problems) > before:  # nothing more can be said
         return
     report.attempt(check_multi_agent, report.config)
+    for name in ("train_files", "val_files"):
+        report.attempt(files_of, report.config.data[name], f"data.{name}")
     report.attempt(_check_with_verl, report)
     if float_type := settle_run(report.config):
         report.add("float type", f"auto, {float_type}")
@@ -245,23 +248,28 @@ def _add_tools(report: Report, strict: bool) -> None:
 
 
 def _sources(section: dict[str, Any]) -> dict[str, Any]:
-    """Files, folders and servers from which a tool takes its knowledge."""
+    """Files, folders and servers from which a tool takes its knowledge; the tool's own check refuses other values."""
     from verl_ext.trainer.preflight.data import listed
 
-    found = {key: section[key] for key in ("url", *FILES) if section.get(key) and key != "sources"}
-    given = section.get("sources") or []
-    if paths := [path for one in given if one.get("kind") != "functions" for path in listed(one.get("path"))]:
+    found = {key: section[key] for key in ("url", *FILES) if isinstance(section.get(key) or None, str | list)}
+    given = [one for one in found.pop("sources", ()) if isinstance(one, dict) and one.get("kind") != "functions"]
+    if paths := [path for one in given for path in listed(one.get("path"))]:
         found["sources"] = paths
-    backend = section.get("backend") or {}
+    backend = _backend(section)
     found |= {key: backend[key] for key in ("endpoint", "url", "index", "corpus") if backend.get(key)}
     if backend.get("_target_") == SIMULATOR and backend.get("mode") == "replay" and backend.get("cache"):
         found["recording"] = backend["cache"]
     return found
 
 
+def _backend(section: dict[str, Any]) -> dict[str, Any]:
+    given = section.get("backend")
+    return given if isinstance(given, dict) else {}
+
+
 def _without_asking(section: dict[str, Any]) -> dict[str, Any]:
     """The section of a tool, changed so that its check does not ask the servers that a run asks before its start."""
-    backend = section.get("backend") or {}
+    backend = _backend(section)
     if section.get("_target_") in SEARCHES and section.get("url"):
         return section | {"check": False}
     if backend.get("_target_") == SIMULATOR and (backend.get("endpoint") or backend.get("url")):

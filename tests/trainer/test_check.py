@@ -194,6 +194,16 @@ ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
         (["+mas.tools.search.topp=3"], "unknown settings of the search tool"),
         ([f"{ROLLOUT}.mode=sync"], "Rollout mode 'sync' has been removed"),
         ([f"{ACTOR}.use_dynamic_bsz=false"], "ppo_micro_batch_size"),
+        (["data.train_files=5"], "data.train_files=5 must be one parquet file or a list of them"),
+        (["data.val_files=null"], "data.val_files is not set: give one parquet file"),
+        (
+            ["+mas.tools.other={_target_: verl_ext.tools.catalogue.tool_call, sources: [1]}"],
+            "tool source 0: given kind 1",
+        ),
+        (
+            ["+mas.tools.other={_target_: verl_ext.tools.catalogue.tool_call, sources: 5, backend: 5}"],
+            "mas.tools.other: sources must be a list of tool sources, given 5",
+        ),
     ],
 )
 def test_what_is_wrong(overrides, message):

@@ -225,6 +225,8 @@ def of_backend(backend: Any, question: str, *about: Any) -> Any:
     Raises:
         ValueError: the mapping has no `_target_`. Errors of the factory are passed on.
     """
+    if backend is not None and not isinstance(backend, Mapping) and not callable(backend):
+        raise ValueError(f"backend={backend!r:.200} must be a section with a _target_ that makes it, or null")
     if not isinstance(backend, Mapping):
         return None if backend is None else type(backend).__qualname__
     if "_target_" not in backend:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 SCRIPTS = "see data_prep/ for scripts that write it"
 
@@ -38,11 +38,14 @@ def files_of(value: Any, name: str) -> list[str]:
     """The files of `data.train_files` or `data.val_files`.
 
     Raises:
-        ValueError: there are none.
+        ValueError: there are none, or they are no texts.
     """
     if not value:
         raise ValueError(f"{name} is not set: give one parquet file or a list of them")
-    return listed(value)
+    files = listed(value) if isinstance(value, str) or OmegaConf.is_list(value) else [value]
+    if not all(isinstance(path, str) for path in files):
+        raise ValueError(f"{name}={value} must be one parquet file or a list of them")
+    return files
 
 
 def listed(value: Any) -> list[str]:
