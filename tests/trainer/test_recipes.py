@@ -303,6 +303,10 @@ def test_key_added_on_purpose_passes():
             "=2 shares a row among ranks, which verl does for",
         ),
         (["actor_rollout_ref.rollout.n=1"], "group_size=1: algorithm.adv_estimator=mhgpo compares the samples of a"),
+        (
+            ["mas.prepare._target_=verl_ext.worlds.nothing"],
+            "mas.prepare._target_='verl_ext.worlds.nothing' names no fun",
+        ),
         (["+mas.prepare.output=x"], "unknown key mas.prepare.output; did you mean 'output_dir'"),
         (["algorithm.adv_estimator=rloo"], "those of different agents (rewriter, reranker, answerer); it is for"),
         (

@@ -303,7 +303,7 @@ def check_multi_agent(config: DictConfig) -> str:
     check_names(config)
     workflow = build_workflow(mas)
     if mas.prepare is not None:
-        check_arguments(mas.prepare, "mas.prepare")
+        _check_prepare(mas.prepare)
     aggregate(mas.credit.aggregate)
     if mas.tracing.otel:
         spans.library()
@@ -338,6 +338,19 @@ def check_multi_agent(config: DictConfig) -> str:
         check_policy(own, its, build_workflow(its).policy_agents)
         _check_training(own, f"mas.policies.{policy}: " if policy else "")
     return workflow.headline
+
+
+def _check_prepare(section: dict[str, Any]) -> None:
+    """Check that the function that `mas.prepare` names is there, and takes its arguments."""
+    target: Any = section.get("_target_")
+    try:
+        get_object(target)
+    except Exception as error:
+        raise ValueError(
+            f"mas.prepare._target_={target!r} names no function: {error}. Remedy: mas.prepare=null, or e.g. "
+            "mas.prepare._target_=verl_ext.worlds.biographies.ensure"
+        ) from None
+    check_arguments(section, "mas.prepare")
 
 
 def _check_training(config: DictConfig, place: str) -> None:
