@@ -345,6 +345,11 @@ def test_bad_values_and_combinations_say_what_is_wrong(overrides, message):
     assert message in str(error.value)
 
 
+def test_a_workflow_that_names_its_setting_is_told_without_a_traceback():
+    report = examined("+recipe=mhgpo_tiny", "mas.workflow.penalties.max_queries=-1")
+    assert report.problems == ["mas.workflow.penalties.max_queries=-1 must be at least 0"]
+
+
 def test_null_is_a_number_where_verl_has_a_default_for_it_and_a_range_may_be_a_text():
     free = ["trainer.max_actor_ckpt_to_keep=null", "trainer.total_training_steps=null", "data.seed=null"]
     free += ["trainer.v1.sampler.max_off_policy_threshold=null", "actor_rollout_ref.rollout.max_model_len=null"]

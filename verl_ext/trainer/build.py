@@ -43,6 +43,8 @@ def build(section: dict[str, Any], path: str) -> Any:
         return instantiate(OmegaConf.create(section), _convert_="all")
     except Exception as error:
         cause = error.__cause__ or error
+        if isinstance(cause, ValueError) and str(cause).startswith(f"{path}."):  # it names the setting
+            raise ValueError(str(cause)) from None
         hint = ""
         if path.startswith("mas.tools.") and isinstance(cause, TypeError) and "_partial_" not in section:
             hint = f". If the function is the tool itself: +{path}._partial_=true"
