@@ -190,6 +190,7 @@ ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
         (["mas.agents.answerer.max_tokens=300", f"{ROLLOUT}.max_model_len=4352"], "have, 4396"),
         (["data.max_prompt_length=131072"], "max_position_embeddings=131072"),
         (["ray_kwargs.ray_init.num_cpus=41"], "num_cpus=41 is too small; 42 are taken"),
+        (["+ray_kwargs.ray_init.num_gpus=7"], "num_gpus=7 is too small: the run has 8 rank"),
         (["+mas.workflow.penalties.long_answer=1"], "penalties.long_answer=1 must be at most 0"),
         (["+mas.tools.search.topp=3"], "unknown settings of the search tool"),
         ([f"{ROLLOUT}.mode=sync"], "Rollout mode 'sync' has been removed"),

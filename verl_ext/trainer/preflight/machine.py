@@ -96,14 +96,21 @@ def _shares(config: DictConfig) -> str:
 
 
 def check_logical_cpus(config: DictConfig) -> None:
-    """Check that Ray is given as many logical CPUs as the run takes.
+    """Check that Ray is given as many logical CPUs as the run takes, and as many GPUs (on the CPU: logical ones).
 
     Raises:
-        ValueError: `ray_kwargs.ray_init.num_cpus` is set to fewer.
+        ValueError: `ray_kwargs.ray_init.num_cpus` or `num_gpus` is set to fewer.
     """
     given, needed = config.ray_kwargs.ray_init.num_cpus, sum(logical_cpus(config).values())
     if given is not None and given < needed:
         raise ValueError(
             f"ray_kwargs.ray_init.num_cpus={given} is too small; {_shares(config)}. Ray would wait for ever.\n"
             f"Remedy: ray_kwargs.ray_init.num_cpus={needed} or more (logical: no need for as many cores)."
+        )
+    gpus = OmegaConf.select(config, "ray_kwargs.ray_init.num_gpus")
+    ranks = config.trainer.nnodes * config.trainer.n_gpus_per_node + modes.rollout_ranks(config)
+    if isinstance(gpus, int) and gpus < ranks:
+        raise ValueError(
+            f"ray_kwargs.ray_init.num_gpus={gpus} is too small: the run has {ranks} rank(s), of which each takes one. "
+            "Remedy: leave it out"
         )
