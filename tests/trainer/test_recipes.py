@@ -297,6 +297,7 @@ def test_key_added_on_purpose_passes():
             "small.rollout.max_num_seqs='x' must be",
         ),
         (["actor_rollout_ref.rollout.agent=null"], "actor_rollout_ref.rollout.agent=None must be a section"),
+        (["algorithm=null"], "algorithm=None must be a section with keys"),
         (["algorithm.rollout_correction=null"], "algorithm.rollout_correction=None must be a section with keys"),
         (
             ["actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"],

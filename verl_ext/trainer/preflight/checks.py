@@ -166,8 +166,8 @@ def check_numbers(config: DictConfig) -> None:
     Raises:
         ValueError: a line for each that is none, or too small; for each section that is none.
     """
-    sections = dict.fromkeys(one for name in LEAST for one in _above(name))
-    given = {place: OmegaConf.select(config, place, default=OmegaConf.create()) for place in [*sections, CORRECTION]}
+    sections = dict.fromkeys(one for name in (*LEAST, *RANGES) for one in _above(name))
+    given = {place: OmegaConf.select(config, place, default=OmegaConf.create()) for place in sections}
     if nones := [place for place, one in given.items() if not isinstance(one, DictConfig)]:
         raise ValueError(f"{nones[0]}={given[nones[0]]!r} must be a section with keys. Remedy: leave it out")
     problems = dict[str, str]()
