@@ -80,9 +80,9 @@ def examine(
     import hydra
 
     from verl_ext.environments import environments_of
-    from verl_ext.trainer.preflight.checks import check_keys_known
     from verl_ext.trainer.preflight.composing import recipes_in
     from verl_ext.trainer.preflight.plan import Report
+    from verl_ext.trainer.preflight.values import check_keys_known
 
     report = Report(compose(overrides, config_dir))
     for one in environments_of(recipes_in(overrides)):
@@ -98,10 +98,11 @@ def fill(
 ) -> None:
     """Check the report's configuration, whose keys are known; add what it would run if nothing is wrong with it."""
     from verl_ext.engine.precision import settle_run
-    from verl_ext.trainer.preflight.checks import check_multi_agent, check_numbers
+    from verl_ext.trainer.preflight.checks import check_multi_agent
     from verl_ext.trainer.preflight.data import files_of
     from verl_ext.trainer.preflight.fitting import add_model
     from verl_ext.trainer.preflight.plan import add_plan
+    from verl_ext.trainer.preflight.values import check_numbers
 
     before = len(report.problems)
     report.attempt(check_numbers, report.config)

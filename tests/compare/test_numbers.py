@@ -176,7 +176,7 @@ def test_the_frontier_shows_where_each_method_ends(folder, runs, drawn):
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("EM (validation, mean over seeds)", "F1")
 
 
-def logged(folder, f1, memory, steps=4):
+def logged(folder, f1, memory, steps=4, headline=""):
     """A finished run's log: `f1` and the device memory of actor and critic by step."""
     folder.mkdir(parents=True)
     with open(folder / "metrics.jsonl", "w") as log:
@@ -186,7 +186,8 @@ def logged(folder, f1, memory, steps=4):
                 metrics |= {"budget/generated_tokens": 100 * step, "budget/questions": 8 * step, "timing_s/step": 2.0}
                 metrics |= {"actor/perf/max_memory_allocated_gb": memory * step, "sampling/agent_calls": 24}
                 metrics["critic/perf/max_memory_allocated_gb"] = memory
-            log.write(json.dumps({"step": step, "time": 1000.0 + step, "total_steps": 4, "metrics": metrics}) + "\n")
+            about = {"step": step, "time": 1000.0 + step, "total_steps": 4, "headline": headline}
+            log.write(json.dumps(about | {"metrics": metrics}) + "\n")
     return folder
 
 
@@ -211,6 +212,13 @@ def test_finished_runs_are_overlaid(tmp_path, capsys):
     ):
         assert main(["--runs", *wrong, "--output", str(output)]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_finished_runs_are_compared_by_their_own_headline(tmp_path):
+    runs = [str(logged(tmp_path / name, 0.3, 1.0, headline="em")) for name in ("one", "two")]
+    assert main(["--runs", *runs, "--output", str(tmp_path / "out")]) == 0
+    report = (tmp_path / "out" / "runs" / "report.md").read_text()
+    assert re.search(r"^\| method \| +EM \| +F1 \|", report, re.M), report
 
 
 def test_the_policies_of_runs_have_a_table_with_their_own_settings(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import re
 import signal
 import threading
 import time
@@ -47,6 +48,14 @@ OTHER_SETTINGS = {
     "mas.workflow._target_=tests.evaluate.systems.Broken": "workflow._target_: tests.evaluate.systems.Solver there",
     "mas.failure.truncated=0": "failure.truncated: None there, 0.0 here",
 }
+
+
+def test_answers_of_other_files_of_a_system_are_refused(command, tmp_path, capsys, monkeypatch):
+    with ChatServer(parrot) as server:
+        command(server=server, files=[questions(tmp_path)])
+        monkeypatch.setattr("verl_ext.evaluate.runner.own_files", lambda system: {"systems.py": "other"})
+        assert command(server=server) == 2
+    assert re.search(r"files of the workflow.systems.py: \w{16} there, other here", capsys.readouterr().err)
 
 
 def test_other_settings_and_another_model_at_the_same_place_are_refused(command, tmp_path, capsys):

@@ -187,14 +187,14 @@ def test_a_broken_penalty_stops_the_training_whatever_the_workflow_catches(catch
         run(walk(forest_of(workflow)))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("-inf"), None])
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), None, "1.0"])
 def test_a_penalty_that_is_no_number_stops_the_training(value):
     workflow = Script(chain, {"a": speaker("a", penalty=lambda *args, **inputs: (value, {}))})
     with pytest.raises(BrokenReward, match="penalty of agent 'a'"):
         run(walk(forest_of(workflow)))
 
 
-@pytest.mark.parametrize("reward", [broken, lambda result: float("nan"), lambda result: None])
+@pytest.mark.parametrize("reward", [broken, lambda result: float("nan"), lambda result: None, lambda result: "1.0"])
 def test_a_broken_or_infinite_reward_stops_the_training(reward):
     with pytest.raises(BrokenReward, match="Script.reward"):
         run(walk(forest_of(Script(chain, reward=reward))))

@@ -17,8 +17,9 @@ from tests.trainer.test_before_a_start import questions
 from tests.trainer.test_recipes import ROOT, composed, examined
 from verl_ext.check import compose, main, parse_arguments
 from verl_ext.plan.__main__ import main as plan
+from verl_ext.plan.hardware import Device
 from verl_ext.sampling import make_strategy
-from verl_ext.trainer.preflight import checks
+from verl_ext.trainer.preflight import values
 from verl_ext.trainer.preflight.fitting import memory_notes
 from verl_ext.trainer.preflight.gpu_memory import GIB, KNOWN, Engine, Memory, estimate, read_model, together
 from verl_ext.worlds.biographies import ensure
@@ -428,8 +429,8 @@ def test_a_recipe_whose_preparation_was_removed_is_checked():
 
 
 def test_numbers_are_checked_once(monkeypatch):
-    calls, check_numbers = [], checks.check_numbers
-    monkeypatch.setattr(checks, "check_numbers", lambda config: [calls.append(config), check_numbers(config)])
+    calls, check_numbers = [], values.check_numbers
+    monkeypatch.setattr(values, "check_numbers", lambda config: [calls.append(config), check_numbers(config)])
     assert not examined("+recipe=mhgpo_tiny").problems and len(calls) == 1
 
 
@@ -459,6 +460,10 @@ def test_the_time_of_a_step_is_bounded_by_the_limits_and_told_where_the_model_co
     assert "a call reads 512 tokens and writes 15, the longest chain writes 44" in facts["time of a step"]
     assert "at their limits often take several times the truth" in facts[""]
     assert dict(examined("+recipe=mhgpo").facts)["time of a step"].startswith("known once the kind of GPU is: --device")
+    small = Device("a core", 1e11, 1e10, 2.0**20, 1e10, 1e10, 1, "made up")
+    monkeypatch.setattr("verl_ext.plan.brief.measured_cpu", lambda **_: small)
+    bound = dict(examined("+recipe=mhgpo_tiny").facts)["time of a step"]
+    assert bound.startswith("at most about "), "micro-batches follow a CPU's memory"
     unknown = "+mas.policies.small.model.path=nobody/nothing"
     assert "time of a step" not in dict(examined("+recipe=mhgpo_tiny", *TWO, unknown).facts)
     assert parse_arguments(["+recipe=mhgpo", "--device", "rtx4090"]).gpu_memory == 24

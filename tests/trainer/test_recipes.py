@@ -25,8 +25,9 @@ from verl_ext.sampling import STRATEGIES
 from verl_ext.trainer.advantage import batch_of, register_estimators
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import read_mas_config
-from verl_ext.trainer.preflight.checks import check_keys_known, check_multi_agent, check_numbers
+from verl_ext.trainer.preflight.checks import check_multi_agent
 from verl_ext.trainer.preflight.plan import Report
+from verl_ext.trainer.preflight.values import check_keys_known, check_numbers
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipe").glob("*.yaml"))

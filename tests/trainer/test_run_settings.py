@@ -7,11 +7,13 @@ from fnmatch import fnmatchcase
 import pytest
 from omegaconf import OmegaConf
 
+import verl_ext.recipe.baselines
 from tests.trainer.test_checkpoint import checkpoints
 from tests.trainer.test_recipes import composed
 from verl_ext.tools.simulator.cache import ResultCache
 from verl_ext.tools.simulator.keys import CallKey
 from verl_ext.trainer.state.checkpoint import TRACKER, mark_complete
+from verl_ext.trainer.state.contents import own_files
 from verl_ext.trainer.state.run_settings import (
     FREE,
     check_ranks,
@@ -44,6 +46,30 @@ def test_a_run_of_other_settings_is_not_continued(tmp_path):
         check_same_run(settings(tmp_path, "rr", lr=1e-3))
     check_same_run(settings(tmp_path, "rr"))  # the refusal changed nothing
     check_same_run(settings(tmp_path, "is", val_only=True))  # trains nothing
+
+
+def test_a_run_that_goes_on_is_told_of_other_files_of_its_system_and_other_data(tmp_path, monkeypatch, capsys):
+    code, run = tmp_path / "code", tmp_path / "run"
+    code.mkdir()
+    (code / "asks.py").write_text("PROMPT = 'Answer.'")
+    (code / "mine_here.py").write_text("import asks\nfrom verl_ext.mas import Workflow\nclass Mine(Workflow): pass\n")
+    (tmp_path / "data").write_text("1")
+    monkeypatch.syspath_prepend(code)
+
+    def check():
+        config = settings(run)
+        config.data.train_files, config.mas.workflow = [str(tmp_path / "data")], {"_target_": "mine_here.Mine"}
+        check_same_run(config)
+        return capsys.readouterr().err
+
+    check()
+    checkpoints(run, [2])
+    assert check() == "", "nothing has changed"
+    (code / "asks.py").write_text("PROMPT = 'Answer, please.'")
+    (tmp_path / "data").write_text("2")
+    said = check()
+    assert said.startswith("Warning: since the checkpoint of step 2") and f"{tmp_path / 'data'}, asks.py." in said
+    assert own_files(verl_ext.recipe.baselines.CoT) == {}, "this library's are not looked at"
 
 
 def test_the_length_of_a_run_counts_where_the_learning_rate_depends_on_it(tmp_path):

@@ -38,7 +38,7 @@ def overlay(
     scores = sorted(set.intersection(*known))
     if not scores:
         raise ValueError("these runs have no quantity of validation in common; was trainer.test_freq set?")
-    watched = [name for m in methods.values() if (name := m.logs[0][-1].get("headline")) in scores]
+    watched = [str(method.logs[0][-1].get("headline")) for method in methods.values()]
     headline = score or next((name for name in (*watched, "f1") if name in scores), scores[0])
     if headline not in scores:
         raise ValueError(unknown_name("--score", headline, scores))

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from verl_ext.settings import Settings
 from verl_ext.trainer.config import MasConfig, read_mas_config
-from verl_ext.trainer.preflight import checks
+from verl_ext.trainer.preflight import values
 from verl_ext.trainer.preflight.composing import composed
 from verl_ext.trainer.sections import TopK
 
@@ -81,7 +81,7 @@ def compose(overrides: list[str], config_dir: str | None = None) -> DictConfig:
     with hydra.initialize_config_module("verl.trainer.config", version_base=None):
         config = composed("evaluate", overrides, config_dir)
         rest = OmegaConf.masked_copy(config, [str(key) for key in config if key != "evaluate"])
-        checks.check_keys_known(rest, overrides)
+        values.check_keys_known(rest, overrides)
     return config
 
 

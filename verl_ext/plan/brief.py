@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -48,7 +47,7 @@ def time_of_a_step(given: argparse.Namespace, config: DictConfig, known: Mapping
     # A quarter of the numbers of `verl_ext plan`: a check should not wait for them.
     device = DEVICES.get(name) or measured_cpu(size=512, numbers=2**23, repeats=1)
     if kind == "cpu":  # the engines' micro-batches follow the memory that is there
-        device = replace(device, memory=math.inf)
+        device = replace(device, memory=2.0**60)
     limits = given.run is None and given.prompt_tokens is None and given.output_tokens is None
     given = argparse.Namespace(**vars(given) | {"device": name, "at_limits": limits})
     if policies:

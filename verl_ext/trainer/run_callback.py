@@ -98,15 +98,15 @@ class RunCallback(Callback):
 
     def _prepare(self, config: DictConfig) -> str:
         from verl_ext.trainer import lora_setup
-        from verl_ext.trainer.preflight import checks, machine, paths
+        from verl_ext.trainer.preflight import checks, machine, paths, values
         from verl_ext.trainer.preflight import data as check_data
 
         if config.trainer.device == "cpu":
             choose_cpu_platform()
             for name, value in preload.OPENMP.items():  # of the run's processes, unless the user's environment has them
                 os.environ.setdefault(name, value)
-        checks.check_keys_known(config, list(HydraConfig.get().overrides.task))
-        checks.check_numbers(config)
+        values.check_keys_known(config, list(HydraConfig.get().overrides.task))
+        values.check_numbers(config)
         headline = checks.check_multi_agent(config)
         lora_setup.check_engine(config)
         machine.check_resources(config)

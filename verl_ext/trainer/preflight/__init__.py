@@ -1,7 +1,8 @@
 """Checks of a run before it starts. They load no model and start no Ray; an error is a `ValueError` with a remedy.
 
 composing     composes the configuration; explains Hydra's errors by the closest known name
-checks        the configuration itself, tools, the judge
+values        verl's own settings: are the keys known, the types right, the names known?
+checks        the system and its training, tools, the judge
 machine       what this machine has: packages, GPUs, logical CPUs
 paths         models and the output folder
 algorithm     does `algorithm.adv_estimator` fit the system and its sampling?
