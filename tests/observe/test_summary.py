@@ -169,6 +169,10 @@ def test_a_system_without_rewards_of_its_agents_own_does_not_speak_of_them():
     assert lines[-1] == "  judge           unparsable 25.0% → 25.0%"
     flawless = [{"step": step, "metrics": {"agents/a/penalty": 0.0, "agents/a/unparsable": 0.0}} for step in (0, 1)]
     assert what_was_learned(flawless, "f1") == ["  agents          every output of all 1 could be read"]
+    cut = [one | {"metrics": one["metrics"] | {"agents/a/truncated": 0.75}} for one in flawless]
+    assert what_was_learned(cut, "f1")[0].endswith(
+        "could be read, and in the last step were cut off: a 75% (max_tokens)"
+    )
 
 
 def test_tokens_are_told_where_the_workflow_reports_them_and_a_headline_that_it_does_not():

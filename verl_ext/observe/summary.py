@@ -18,6 +18,9 @@ from verl_ext.reports import docs_page, in_words, no_headline, program
 # Recipe -> the same system with a critic.
 CRITICS = {"mhgpo": "mappo", "mhgpo_tiny": "mappo_tiny", "solver_verifier_tiny": "solver_verifier_mappo_tiny"}
 
+# Share of an agent's outputs that reached max_tokens above which it is said.
+CUT = 0.5
+
 # Settings that an evaluation has no use for, or refuses.
 TRAINING_ONLY = ("trainer.", "data.train_", "data.val_max_samples=", "mas.deterministic=")
 
@@ -172,7 +175,10 @@ def _agents(entries: list[dict[str, Any]]) -> list[tuple[str, str]]:
     }
     shown, penalised = {agent: both for agent, both in found.items() if all(both)}, charged(entries)
     if not penalised and not any(any(unparsable) for _, unparsable in shown.values()):
-        return [("agents", f"every output of all {len(shown)} could be read")] if shown else []
+        last = {agent: series(entries, f"agents/{agent}/truncated")[1][-1:] for agent in shown}
+        cut = [f"{agent} {share:.0%}" for agent, shares in last.items() for share in shares if share > CUT]
+        words = f", and in the last step were cut off: {', '.join(cut)} (max_tokens)" if cut else ""
+        return [("agents", f"every output of all {len(shown)} could be read{words}")] if shown else []
     rows = []
     for agent, (penalty, unparsable) in shown.items():
         own = f"penalty {penalty[0]:+.3f} → {penalty[-1]:+.3f}, " if penalised else ""
