@@ -98,7 +98,7 @@ NAMES = {
     "trainer.v1.sampler.max_off_policy_strategy": ["drop", "wait"],
 }
 BACKEND, MODULE = (f"actor_rollout_ref.rollout.checkpoint_engine.{key}" for key in ("backend", "custom_backend_module"))
-VERLS_BACKENDS = ["naive", "nccl", "hccl", "nixl", "kimi_ckpt_engine", "mooncake", "delta_sharded"]
+VERLS_BACKENDS = ["naive", "nccl", "nixl", "kimi_ckpt_engine", "mooncake", "delta_sharded"]
 
 
 def check_keys_known(config: DictConfig, overrides: list[str]) -> None:
