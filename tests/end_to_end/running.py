@@ -156,3 +156,8 @@ def weights(folder: Path, step: int, experiment: str = "mhgpo_tiny") -> dict[str
     """The policy's weights in a checkpoint of a run on one rank, by name."""
     state = saved(folder, step, "actor/model_world_size_1_rank_0.pt", experiment)
     return {name: getattr(weight, "_local_tensor", weight) for name, weight in state.items()}
+
+
+def concerns(page: str) -> list[str]:
+    """What the doctor's page says is to be looked at, but for what agents write: some models here are untrained."""
+    return [line for line in page.partition("To look at")[2].splitlines() if line and "last outputs" not in line]

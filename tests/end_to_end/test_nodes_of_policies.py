@@ -18,7 +18,7 @@ import torch
 from tests.bench.kills import waiting
 from tests.end_to_end.cluster import Nodes, ray_nodes, until
 from tests.end_to_end.other_vocabulary import TINY, other_vocabulary
-from tests.end_to_end.running import command, entries, environment, lasting, records, saved
+from tests.end_to_end.running import command, concerns, entries, environment, lasting, records, saved
 from tests.end_to_end.running import run as train
 from tests.end_to_end.test_nodes import NOTICED, said
 from tests.end_to_end.test_policies import policy
@@ -111,7 +111,7 @@ def check(nodes: Nodes, files: Path, run: str, steps: int, ranks: int) -> None:
             assert mine.get("doctor/log_prob_difference_numerical", 0) < 1e-3
     for name in POLICIES:
         assert moved(head, run, name, ranks) == [True] * ranks
-    assert "Nothing to look at." in words_of(head / "runs" / run)
+    assert concerns(words_of(head / "runs" / run)) == []
     for place in nodes.folder.iterdir():
         if place.is_dir() and place.name != "head":
             written = {one.name for one in place.iterdir()} - {one.name for one in files.iterdir()}
