@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from fnmatch import fnmatchcase
 
 import pytest
@@ -52,9 +53,13 @@ def test_a_run_that_goes_on_is_told_of_other_files_of_its_system_and_other_data(
     code, run = tmp_path / "code", tmp_path / "run"
     code.mkdir()
     (code / "asks.py").write_text("PROMPT = 'Answer.'")
-    (code / "mine_here.py").write_text("import asks\nfrom verl_ext.mas import Workflow\nclass Mine(Workflow): pass\n")
+    (installed := code / ".venv" / "lib" / "site-packages").mkdir(parents=True)
+    (installed / "somebodys.py").write_text("")
+    mine = "import asks, somebodys\nfrom verl_ext.mas import Workflow\nclass Mine(Workflow): pass\n"
+    (code / "mine_here.py").write_text(mine)
     (tmp_path / "data").write_text("1")
-    monkeypatch.syspath_prepend(code)
+    for place in (installed, code):
+        monkeypatch.syspath_prepend(place)
 
     def check():
         config = settings(run)
@@ -69,6 +74,7 @@ def test_a_run_that_goes_on_is_told_of_other_files_of_its_system_and_other_data(
     (tmp_path / "data").write_text("2")
     said = check()
     assert said.startswith("Warning: since the checkpoint of step 2") and f"{tmp_path / 'data'}, asks.py." in said
+    assert {*own_files(sys.modules["mine_here"].Mine)} == {"asks.py", "mine_here.py"}
     assert own_files(verl_ext.recipe.baselines.CoT) == {}, "this library's are not looked at"
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 # Bytes of a file that are read, besides its size.
 READ = 64 << 20
+# In a virtual environment in the system's own folder.
+INSTALLED = "site-packages"
 
 
 def own_files(system: type[Any]) -> dict[str, str]:
@@ -24,7 +26,10 @@ def own_files(system: type[Any]) -> dict[str, str]:
         return {}
     modules = [one if isinstance(one, ModuleType) else sys.modules.get(_home(one)) for one in vars(module).values()]
     files = {_file(one) for one in modules if one is not None and not _ours(one)} | {own}
-    return fingerprints(sorted(path for path in files if path and path.is_relative_to(own.parent)), own.parent)
+    beside = [path for path in files if path and path.is_relative_to(own.parent)]
+    return fingerprints(
+        sorted(path for path in beside if INSTALLED not in path.relative_to(own.parent).parts), own.parent
+    )
 
 
 def fingerprints(paths: Iterable[Path], root: Path = Path()) -> dict[str, str]:
