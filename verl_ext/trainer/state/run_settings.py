@@ -69,7 +69,7 @@ def check_same_run(config: DictConfig) -> None:
     both = [name for name in before if name.startswith(CONTENTS) and name in now]
     if other := [name.removeprefix(CONTENTS) for name in both if before[name] != now[name]]:
         print(
-            f"Warning: since the checkpoint of step {step}, from which this run goes on, other contents have come into "
+            f"Warning: since the checkpoint of step {step}, from which this run goes on, these files have changed: "
             f"{', '.join(other)}. What has been learned and measured so far is of the earlier ones.",
             file=sys.stderr,
             flush=True,
@@ -86,7 +86,7 @@ def check_same_run(config: DictConfig) -> None:
 
 
 def _contents_of(config: DictConfig) -> dict[str, str]:
-    """Fingerprints of the system's own files and of the data; other ones are told, and refused by nothing."""
+    """Fingerprints of the system's own files and of the data. A run is told of a change, and goes on."""
     data = [Path(path) for name in ("train_files", "val_files") for path in listed(config.data.get(name))]
     target = OmegaConf.select(config, "mas.workflow._target_")
     files = fingerprints(data) | (own_files(get_object(target)) if target else {})
