@@ -30,14 +30,16 @@ from verl.utils.dataset.dataset_utils import DatasetPadMode
 from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
 from verl.workers.engine.base import EngineRegistry
 
-from verl_ext.engine.fsdp import cpu as fsdp_cpu
+from verl_ext.engine.fsdp import batching, cpu as fsdp_cpu, layout, tree_attention
 from verl_ext.engine.fsdp.masked_logits import ALLOWED, packed
 from verl_ext.engine.fsdp.shared_prefixes import SharedPrefixes
 from verl_ext.engine.fsdp.batching import batches, share
+from verl_ext.engine.fsdp.tree_attention import block_mask
+from verl_ext.engine.replaced import replaced
 
 LONG = list(range(5, 25))
 PROMPTS = [[2, 3, 4], LONG, [2, 3, 4], [2, 3, 4], LONG]
-RESPONSES = [[5, 6, 7, 8], [12, 13], [9], [5, 6, 1], [12, 20, 1, 9]]
+RESPONSES = [[5, 6, 7, 8], [12, 13], [9, 6], [5, 6, 1], [12, 20, 1, 9]]
 # Of some tokens what else was allowed: (place in the response, tokens), per row.
 CHOICES = [[(0, (5, 9)), (2, (7, 8, 30))], [], [(0, (9, 10))], [(0, (5, 9))], [(0, (12, 13, 14)), (3, (9, 2))]]
 ROWS = [prompt + response for prompt, response in zip(PROMPTS, RESPONSES, strict=True)]
@@ -80,7 +82,7 @@ def build(kind: str, folder: str) -> Any:
     assert type(engine) is expected
     engine.initialize()
     assert all(isinstance(p, DTensor) and p.device.type == "cpu" for p in engine.module.parameters())
-    assert engine.module.config._attn_implementation == "sdpa", engine.module.config._attn_implementation
+    assert engine.module.config._attn_implementation == tree_attention.NAME
     assert engine.engine_config.forward_only == (kind == "reference") and engine.model_config.model_type == model_type
     return engine
 
@@ -150,6 +152,9 @@ def check(kind: str, folder: str) -> None:
     def loss(model_output: dict, data: TensorDict, dp_group: Any = None) -> tuple[torch.Tensor, dict]:
         return sum(scored(model_output[name]).pow(2).sum() for name in names), {}
 
+    def loss_of_some(model_output: dict, data: TensorDict, dp_group: Any = None) -> tuple[torch.Tensor, dict]:
+        return sum(model_output[name].values().pow(2).sum() for name in names), {}  # 0 where nothing is scored
+
     def run(step: Any) -> tuple[dict, list[torch.Tensor]]:
         if kind == "reference":
             with engine.eval_mode(), torch.no_grad():
@@ -157,29 +162,46 @@ def check(kind: str, folder: str) -> None:
         with engine.train_mode():
             total, output = step(data, loss, False)
             total.backward()
-            gradients = [p.grad.to_local().clone() for p in engine.module.parameters() if p.grad is not None]
-            engine.optimizer_zero_grad()
-        return output["model_output"], gradients
+            return output["model_output"], gradients()
+
+    def gradients() -> list[torch.Tensor]:
+        found = [p.grad.to_local().clone() for p in engine.module.parameters() if p.grad is not None]
+        engine.optimizer_zero_grad()
+        return found
+
+    def same(ours: list[torch.Tensor], verls: list[torch.Tensor]) -> None:
+        assert len(ours) == len(verls) and (ours or kind == "reference")
+        for one, other in zip(ours, verls, strict=True):
+            assert one.dtype == torch.float32
+            if kind == "half":
+                assert (one - other).norm() < 0.05 * other.norm(), (one - other).norm() / other.norm()
+            else:
+                assert torch.allclose(one, other, atol=1e-4, rtol=1e-4), (one - other).abs().max()
 
     assert engine._can_share(data)
     assert len(batches(share(PROMPTS, RESPONSES))) > 1  # several forward passes for one backward pass
     ours, our_gradients = run(engine.forward_step)
     verls, verl_gradients = run(super(SharedPrefixes, engine).forward_step)
+    masks = []
+    with replaced(batching, BLOCK=0), replaced(layout, block_mask=lambda *a: masks.append(block_mask(*a)) or masks[-1]):
+        by_blocks, block_gradients = run(engine.forward_step)
+    assert masks, "attention block by block"
     near = {"atol": 2e-2, "rtol": 2e-2} if kind == "half" else {"atol": 1e-5}
     for name in names:
-        assert torch.allclose(scored(ours[name]), scored(verls[name]).float(), **near), name
+        for found in (ours, by_blocks):
+            assert torch.allclose(scored(found[name]), scored(verls[name]).float(), **near), name
         assert scored(ours[name]).unique().numel() > 6  # not a constant
     if kind == "deciding":
         with engine.eval_mode(), torch.no_grad():
             for name, expected in zip(names, among_the_allowed(engine), strict=True):
                 assert torch.allclose(scored(ours[name]), expected, atol=1e-5), name
-    assert len(our_gradients) == len(verl_gradients) and (our_gradients or kind == "reference")
-    for one, other in zip(our_gradients, verl_gradients, strict=True):
-        assert one.dtype == torch.float32
-        if kind == "half":
-            assert (one - other).norm() < 0.05 * other.norm(), (one - other).norm() / other.norm()
-        else:
-            assert torch.allclose(one, other, atol=1e-4, rtol=1e-4), (one - other).abs().max()
+    same(our_gradients, verl_gradients)
+    same(block_gradients, verl_gradients)
+    if kind != "reference":
+        with engine.train_mode(), replaced(engine, _budget=1.0):  # a micro-batch for each row
+            parts = engine.forward_backward_batch(data, loss_of_some)
+            same(gradients(), verl_gradients)
+        assert len(parts["loss"]) == len(ROWS)
 
     with engine.eval_mode():
         output = engine.infer_batch(data)["model_output"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from functools import partial
 from types import SimpleNamespace
 
@@ -15,9 +16,11 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp import transformer_impl
 
 from verl_ext.engine.fsdp import batching
+from verl_ext.engine.fsdp import layout as layouts
 from verl_ext.engine.fsdp.batching import (
     OPEN,
     SPREAD,
+    Stretches,
     batches,
     cheapest_number,
     merge_batches,
@@ -25,8 +28,10 @@ from verl_ext.engine.fsdp.batching import (
     split_rows,
 )
 from verl_ext.engine.fsdp.layout import lay_out, scored_logits, tree_mask
-from verl_ext.engine.fsdp.memory import Footprint, kept_bytes, machine_memory, measure
+from verl_ext.engine.fsdp.memory import Footprint, kept_bytes, machine_memory, measure, recomputing
 from verl_ext.engine.fsdp.shared_prefixes import SharedPrefixes, prompts_and_responses
+from verl_ext.engine.fsdp.tree_attention import NAME, block_mask
+from verl_ext.engine.replaced import replaced
 
 TOKENS = st.integers(1, 30)
 # Few distinct prompts, so that they repeat, or are where another one and its response begin.
@@ -44,6 +49,14 @@ ROWS = st.lists(
 def model(model_dir):
     """A tiny Qwen2 under sdpa attention, as in the trainer."""
     return AutoModelForCausalLM.from_pretrained(model_dir, attn_implementation="sdpa").eval()
+
+
+@pytest.fixture(scope="module")
+def by_blocks(model):
+    """The same model under attention block by block, as the engine sets it."""
+    copy = deepcopy(model)
+    copy.set_attn_implementation(NAME)
+    return copy
 
 
 def log_probs(model, prompts: list, responses: list) -> list[list[float]]:
@@ -84,12 +97,12 @@ def plain(model, prompt: list[int], response: list[int]) -> list[float]:
     return logits.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0].tolist()
 
 
-@given(rows=ROWS)
-@settings(max_examples=25, deadline=None)
-def test_every_row_gets_the_log_probs_of_a_pass_of_its_own(model, rows):
+@given(rows=ROWS, blocks=st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_every_row_gets_the_log_probs_of_a_pass_of_its_own(model, by_blocks, rows, blocks):
     prompts, responses = [list(part) for part in zip(*rows, strict=True)]
-    with torch.no_grad():
-        shared = log_probs(model, prompts, responses)
+    with torch.no_grad(), replaced(batching, BLOCK=0 if blocks else batching.BLOCK):
+        shared = log_probs(by_blocks if blocks else model, prompts, responses)
     for row, (prompt, response) in enumerate(rows):
         assert shared[row] == pytest.approx(plain(model, prompt, response), abs=1e-5)
 
@@ -113,6 +126,39 @@ def test_a_model_needs_no_more_positions_than_its_longest_row_has():
     with torch.no_grad():
         for found, prompt, response in zip(log_probs(small, prompts, responses), prompts, responses, strict=True):
             assert found == pytest.approx(plain(small, prompt, response), abs=1e-5)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_blocks_have_the_gradients_of_a_mask(model, by_blocks, monkeypatch, twice):
+    """Also where the layers are computed again in the backward pass; a float64 reference."""
+    rows = [([3, 4, 5, 6], said) for said in ([7, 8, 9, 1], [7, 8, 2, 2], [7, 8, 2, 3], [9, 1])] + [([5, 6], [7, 7])]
+    layout = lay_out(share(*zip(*rows, strict=True), reach=10**9), pad=0)
+    assert len(layout.ends) == 2 and layout.ends[1][-1] == 0, "two trees, of which one is padded"
+
+    def gradients(one, block: int) -> list[torch.Tensor]:
+        monkeypatch.setattr(batching, "BLOCK", block)
+        one = deepcopy(one).double().train()
+        with recomputing(one, twice, {"use_reentrant": False}):
+            logits = scored_logits(one, layout)
+        (logits.log_softmax(-1) * torch.arange(len(logits))[:, None]).sum().backward()
+        return [parameter.grad for parameter in one.parameters()]
+
+    made = []
+    monkeypatch.setattr(layouts, "block_mask", lambda *given: made.append(block_mask(*given)) or made[-1])
+    expected = gradients(by_blocks, 10**9)
+    assert not made
+    for found in (gradients(by_blocks, 0), gradients(model, 0)):
+        for one, other in zip(found, expected, strict=True):
+            assert torch.allclose(one, other, rtol=1e-9, atol=1e-10)
+    assert len(made) == 1, "not with a model under plain sdpa"
+
+
+def test_stretches_by_hand():
+    tree = Stretches.of([8, 8, 8, 5, 5, 8, 8, 8, 0])
+    assert tree == [(0, 3, 8), (3, 5, 5), (5, 8, 8), (8, 9, 9)]
+    assert [*tree.forks] == [(slice(0, 3), slice(3, 8))]
+    seen = sum(sum(row) for row in tree_mask(torch.tensor([[8, 8, 8, 5, 5, 8, 8, 8, 0]]))[0, 0].tolist())
+    assert tree.cost == pytest.approx(5 * batching.BLOCK + seen, abs=8), "causal blocks have half a pair less a token"
 
 
 def test_a_layout_by_hand():
@@ -145,18 +191,21 @@ def test_a_mask_by_hand():
 
 
 def test_a_batch_without_forks_needs_no_mask():
-    assert lay_out(share([[1, 2], [2]], [[3], [4]]), pad=0).attention_mask is None
-    assert lay_out(share([[1, 2], [1, 2]], [[3, 3], [4, 4]]), pad=0).attention_mask is not None
+    assert lay_out(share([[1, 2], [2]], [[3], [4]]), pad=0).ends is None
+    assert lay_out(share([[1, 2], [1, 2]], [[3, 3], [4, 4]]), pad=0).ends is not None
 
 
-def test_trees_grow_while_that_saves_time():
-    """Attention is quadratic in a tree's length, so one prefix does not carry any number of rows."""
+def test_trees_grow_while_that_saves_time(monkeypatch):
     assert len(share([[1] * 40] * 50, [[2] * 6] * 50)) == 1, "equal rows"
-    prompts, different = [[1] * 40 for row in range(50)], [[row] * 20 for row in range(50)]
-    assert [len(tree.rows) for tree in share(prompts, different, reach=10**9)] == [50]
-    # 40 known and 19 new tokens: worth it while 40 + 59² / 400 > (2 N · 19 + 19²) / 400.
-    first, *_ = share(prompts, different, reach=400)
-    assert len(first) == 40 + 19 * len(first.rows) and len(first.rows) == 25
+    different = [[row] * 20 for row in range(50)]
+    # 40 known and 19 new tokens: attention in blocks makes the tree larger at the same price for each row.
+    assert [len(tree.rows) for tree in share([[1] * 40] * 50, different, reach=400)] == [50]
+    # 4 of 23 tokens in common do not pay for two blocks, nor for a mask over 42 x 42.
+    assert len(share([[1] * 4] * 50, different, reach=40)) == 50
+    monkeypatch.setattr(batching, "BATCH_TOKENS", 200)
+    assert [len(tree.rows) for tree in share([[1] * 40] * 50, different, reach=400)] == [50], "mostly known"
+    sizes = [len(tree.rows) for tree in share([[1] * 15] * 50, different, reach=10**9)]
+    assert sizes == [9] * 5 + [5], "15 + 9 x 19 of 200 tokens"
     assert len(share([[1, row] for row in range(9)], [[2]] * 9, kinds=[0, 1, 2] * 3)) == 3, "rows of a kind"
 
 
@@ -273,6 +322,14 @@ def test_rows_are_dealt_into_parts_that_are_not_empty(rows, number):
     for part in parts if number <= len(trees) else ():
         tokens = sum(len(t) * sum(row in part for row, _, _ in t.rows) / len(t.rows) for t in trees)
         assert tokens <= sum(map(len, trees)) / number + 2 * heaviest
+
+
+def test_parts_end_between_questions():
+    """Not within one, whose passages would be computed in both."""
+    prompts = [[1] * 50 + [2 + question] * 100 for question in range(4) for _ in range(4)]
+    trees = share(prompts, [[60 + row] * 20 for row in range(16)], reach=1728)
+    assert [len(tree.rows) for tree in trees] == [16]
+    assert [sorted({row // 4 for row in part}) for part in split_rows(trees, 3)] == [[0], [1, 2], [3]]
 
 
 def test_what_is_kept_of_a_pass_is_what_the_footprint_says(model):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from os.path import commonprefix
@@ -17,8 +16,31 @@ BATCH_TOKENS = 2048
 TWICE = 4 / 3
 # Numbers of parts that are tried grow by this factor.
 GROWTH = 1.25
+# A block of attention (tree_attention.py) takes as long as so many pairs of tokens more (SmolLM2-135M, float32).
+BLOCK = 4096
 # End of a subtree that still grows.
 OPEN = sys.maxsize
+
+
+class Stretches(list[tuple[int, int, int]]):
+    """A tree's stretches between forks, which cover its columns: (first column, end, end of what is below)."""
+
+    @classmethod
+    def of(cls, ends: Sequence[int]) -> Stretches:
+        """`ends`: per column the end (exclusive) of its descendants, which follow it."""
+        starts = [column for column in range(len(ends)) if not column or ends[column] != ends[column - 1]]
+        return cls((first, end, max(end, ends[first])) for first, end in pairwise([*starts, len(ends)]))
+
+    @property
+    def forks(self) -> Iterator[tuple[slice, slice]]:
+        """The columns of each stretch that has others below it, and the columns of those."""
+        return ((slice(first, end), slice(end, below)) for first, end, below in self if end < below)
+
+    @property
+    def cost(self) -> float:
+        """Of attention block by block, in pairs of tokens."""
+        pairs = sum((end - first) * (below - (first + end) / 2) for first, end, below in self)
+        return pairs + BLOCK * (len(self) + sum(1 for _ in self.forks))
 
 
 @dataclass
@@ -32,6 +54,8 @@ class Tree:
         ends: per column the end (exclusive) of its descendants.
         rows: (row of the micro-batch, columns that predict the response, response) of each row.
         kind: of its rows; see `share`.
+        known: of each row, how many of its tokens were there.
+        seen: pairs of a token and one that it sees.
     """
 
     kind: int = 0
@@ -39,6 +63,8 @@ class Tree:
     positions: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     rows: list[tuple[int, list[int], list[int]]] = field(default_factory=list)
+    known: list[int] = field(default_factory=list)
+    seen: int = 0
     _path: list[int] = field(default_factory=list)  # the latest row's columns
 
     def __len__(self) -> int:
@@ -54,6 +80,17 @@ class Tree:
         self.positions += range(known, known + len(new))
         self.ends += [OPEN] * len(new)
         self.rows.append((row, self._path[len(prompt) - 1 :], response))
+        self.known.append(known)
+        self.seen += _pairs(known, len(new))
+
+    def cost(self, reach: int, known: int = 0, new: int = 0) -> float:
+        """In tokens; with another row, if `new` tokens of it are not there yet, and `known` ones are.
+
+        `reach`: see `share`.
+        """
+        tokens, rows, seen = len(self) + new, len(self.rows) + (new > 0), self.seen + _pairs(known, new)
+        pairs = seen if rows == 1 else min(tokens**2, seen + 2 * BLOCK * rows)
+        return tokens + pairs / reach
 
 
 def share(
@@ -64,9 +101,10 @@ def share(
 ) -> list[Tree]:
     """Put rows into trees, as far as that saves time. No prompt and no response may be empty.
 
-    A tree of N tokens costs N + N² / reach: attention is computed between all of its tokens, though a mask hides those
-    of other rows. In the order of their tokens each row has its longest common prefix with a neighbour; it joins that
-    one's tree if it costs less there than alone.
+    Attention is computed between all N² pairs of a tree's tokens, under a mask, or between those that see each other,
+    block by block (tree_attention.py), and each block takes time, too. In the order of their tokens each row has its
+    longest common prefix with a neighbour; it joins that one's tree if it costs less there than alone. A tree as large
+    as a batch takes only rows that are mostly there: its logits are in memory at once.
 
     Args:
         kinds: of each row; only rows of one kind share. None: all are of kind 0.
@@ -79,9 +117,11 @@ def share(
     previous: list[int] = []
     for row in sorted(range(len(read)), key=lambda row: (kinds[row], read[row])):
         known = len(commonprefix([previous, read[row]])) if trees and trees[-1].kind == kinds[row] else 0
-        alone = len(read[row])
-        if not known or _cost(len(trees[-1]) + alone - known, reach) - _cost(len(trees[-1]), reach) >= _cost(
-            alone, reach
+        new = len(read[row]) - known
+        if (
+            not known
+            or trees[-1].cost(reach, known, new) - trees[-1].cost(reach) >= Tree().cost(reach, 0, len(read[row]))
+            or (known < new and len(trees[-1]) + new > BATCH_TOKENS)
         ):
             trees.append(Tree(kinds[row]))
             known = 0
@@ -115,7 +155,7 @@ def cheapest_number(
     lowest = float("inf")
     while True:
         parts = [list(trees)] if number == 1 else [shared(part) for part in split_rows(trees, number)]
-        costs = [sum(_cost(len(tree), reach) for tree in part) for part in parts]
+        costs = [sum(tree.cost(reach) for tree in part) for part in parts]
         fit = [once(part) for part in parts]
         total = sum(cost if kept else TWICE * cost for cost, kept in zip(costs, fit, strict=True))
         possible = number == rows or all(kept or twice(part) for part, kept in zip(parts, fit, strict=True))
@@ -126,8 +166,9 @@ def cheapest_number(
         number = min(rows, max(number + 1, int(GROWTH * number)))
 
 
-def _cost(tokens: int, reach: int) -> float:
-    return tokens + tokens**2 / reach
+def _pairs(known: int, new: int) -> int:
+    """Of a token and one that it sees, of `new` tokens in a row after `known` ones."""
+    return new * known + new * (new + 1) // 2
 
 
 def batches(trees: Sequence[Tree]) -> list[list[Tree]]:
@@ -150,13 +191,16 @@ def merge_batches(own: list[list[Tree]], number: int) -> list[list[Tree]]:
 def split_rows(trees: Sequence[Tree], number: int) -> list[list[int]]:
     """Split the rows into `number` parts with about equally many tokens each; `number`: at most the number of rows.
 
-    Rows keep the order of their trees. A tree is split only where a part ends within it.
+    Rows keep the order of their trees. Within a third of its size, a part ends where the next one has fewest tokens to
+    compute again.
     """
     rows = [row for tree in trees for row, _, _ in tree.rows]
-    tokens = [len(tree) / len(tree.rows) for tree in trees for _ in tree.rows]
-    middles = [end - own / 2 for end, own in zip(accumulate(tokens), tokens, strict=True)]
-    starts = [0]
+    known = [tokens for tree in trees for tokens in tree.known]
+    before = [0.0, *accumulate(len(tree) / len(tree.rows) for tree in trees for _ in tree.rows)]
+    size, starts = before[-1] / number, [0]
     for part in range(1, number):
-        start = bisect_left(middles, part * sum(tokens) / number)
-        starts.append(min(max(start, starts[-1] + 1), len(rows) - number + part))
+        possible = range(starts[-1] + 1, len(rows) - number + part + 1)
+        away = {row: abs(before[row] - part * size) for row in possible}
+        near = [row for row in possible if away[row] <= size / 3]
+        starts.append(min(near, key=lambda row: away[row] + known[row]) if near else min(away, key=away.__getitem__))
     return [rows[start:end] for start, end in pairwise([*starts, len(rows)])]

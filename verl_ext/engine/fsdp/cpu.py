@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -53,6 +54,17 @@ class _OnCPU(FSDPEngine):
             plain = dataclasses.replace(plain, reshard_after_forward=False)
         with replaced(self, engine_config=plain):
             return super()._build_fsdp_module(module)
+
+    @contextmanager
+    def _gradient_sync_context(self, *, is_last_micro_batch: bool) -> Iterator[None]:
+        """On one rank, weights stay gathered and gradients whole until the last micro-batch; else verl's own."""
+        if torch.distributed.get_world_size() > 1:
+            with super()._gradient_sync_context(is_last_micro_batch=is_last_micro_batch):
+                yield
+            return
+        self.module.set_requires_gradient_sync(is_last_micro_batch)
+        self.module.set_reshard_after_backward(is_last_micro_batch)
+        yield
 
     def forward_backward_batch(self, data: TensorDict, loss_function: Any, forward_only: bool = False) -> Any:
         """As verl's method; a forward pass leaves the weights sharded, too."""

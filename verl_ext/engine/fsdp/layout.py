@@ -11,15 +11,17 @@ from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedModel
 
-from verl_ext.engine.fsdp.batching import OPEN, Tree
+from verl_ext.engine.fsdp.batching import OPEN, Stretches, Tree
+from verl_ext.engine.fsdp.tree_attention import NAME, block_mask
 
 
 @dataclass
 class Layout:
     """A batch of B trees as the model's inputs, padded on the right to the longest, L.
 
-    input_ids, position_ids: (B, L). attention_mask: (B, 1, L, L) bool, True = attends; None = plainly causal, as no
-        tree has a fork, and nothing sees the padding on its right.
+    input_ids, position_ids: (B, L).
+    ends: per tree the end (exclusive) of each column's descendants, 0: padding; None = plainly causal, as no tree has a
+        fork, and nothing sees the padding on its right.
     scored: (U,) the columns that predict something, as indices into the flattened batch (B * L), ascending.
     places: (T,) for each response token the place in `scored` of the column that predicts it; places repeat.
     labels: (T,) the response tokens. rows, offsets: (T,) the row of each, and its place in the response of that row.
@@ -27,7 +29,7 @@ class Layout:
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
-    attention_mask: torch.Tensor | None
+    ends: list[list[int]] | None
     scored: torch.Tensor
     places: torch.Tensor
     labels: torch.Tensor
@@ -61,7 +63,7 @@ def lay_out(trees: Sequence[Tree], pad: int) -> Layout:
     return Layout(
         torch.tensor([tree.tokens + [pad] * more for tree, more in zip(trees, pads, strict=True)]),
         torch.tensor(positions),
-        tree_mask(torch.tensor(ends)) if forked else None,
+        ends if forked else None,
         scored,
         places,
         *(torch.tensor(values) for values in (labels, rows, offsets)),
@@ -78,6 +80,17 @@ def tree_mask(ends: torch.Tensor) -> torch.Tensor:
     return ((past & (column[:, None] < ends[:, None])) | (column[:, None] == column))[:, None]
 
 
+def _mask(model: PreTrainedModel, ends: list[list[int]]) -> torch.Tensor:
+    """A mask of blocks, where the model can read that and it takes less time than all pairs of tokens."""
+    trees = [Stretches.of(own) for own in ends]
+    fewer = sum(tree.cost for tree in trees) < sum(len(own) ** 2 for own in ends)
+    if fewer and model.config._attn_implementation == NAME:
+        return block_mask(trees, len(ends[0]))
+    mask = tree_mask(torch.tensor(ends))  # as numbers, in the type of attention: each layer would make and keep its own
+    kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else model.dtype
+    return torch.zeros(mask.shape, dtype=kind).masked_fill_(~mask, -torch.inf)
+
+
 def scored_logits(model: PreTrainedModel | PeftModel, layout: Layout) -> torch.Tensor:
     """(T, vocabulary), or (T, 1) of a critic: the model's output where it predicts the layout's response tokens.
 
@@ -85,10 +98,7 @@ def scored_logits(model: PreTrainedModel | PeftModel, layout: Layout) -> torch.T
     """
     inner = model.get_base_model() if isinstance(model, PeftModel) else model
     head = inner.get_output_embeddings()
-    mask = layout.attention_mask
-    if mask is not None:  # as numbers, in the type of attention: each layer would make its own of them, and keep it
-        kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else inner.dtype
-        mask = torch.zeros(mask.shape, dtype=kind).masked_fill_(~mask, -torch.inf)
+    mask = None if layout.ends is None else _mask(inner, layout.ends)
     inputs = {"input_ids": layout.input_ids, "position_ids": layout.position_ids, "attention_mask": mask}
     if head is None or isinstance(head, BaseTunerLayer):  # a critic's is small; an adapter's route counts whole rows
         logits = model(**inputs, use_cache=False).logits.flatten(0, 1).index_select(0, layout.scored)

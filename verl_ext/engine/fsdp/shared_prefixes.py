@@ -3,7 +3,7 @@
 verl pads every row of a micro-batch to the longest one and computes logits for prompts, too. In multi-agent training
 most tokens are prompt tokens, and most of those occur many times: an agent's rows begin with its system prompt, those
 of a question go on with its passages, G outputs are sampled from one prompt. Here rows with a common prefix become one
-sequence, a tree, under a mask:
+sequence, a tree, under a mask, or, where that takes less time, block by block (tree_attention.py):
 
     tokens      s0 s1 p0 | a0 a1 | q0 | b0 b1       two rows that share s0 s1; each response but for its last token
     positions    0  1  2 |  3  4 |  2 |  3  4       a token sees those before it in its own row, at its own position
@@ -31,6 +31,7 @@ from verl_ext.engine.fsdp import memory
 from verl_ext.engine.fsdp.batching import Tree, batches, cheapest_number, merge_batches, share, split_rows
 from verl_ext.engine.fsdp.layout import lay_out, scored_logits
 from verl_ext.engine.fsdp.masked_logits import limited, limits_of
+from verl_ext.engine.fsdp.tree_attention import NAME
 from verl_ext.engine.replaced import replaced
 
 if TYPE_CHECKING:  # the engine of verl that the mixin goes in front of
@@ -45,6 +46,13 @@ class SharedPrefixes(Engine):
     It can for text-only models with sdpa attention over the whole context, in fp32 or bf16, and rows that have prompts
     and responses, or are conversations with a mask of what trains (fine-tuning).
     """
+
+    def _build_module(self) -> torch.nn.Module:
+        """verl's model, with attention that reads masks and blocks in the place of `sdpa`."""
+        module = super()._build_module()
+        if getattr(module.config, "_attn_implementation", None) == "sdpa":
+            module.set_attn_implementation(NAME)
+        return module
 
     def forward_backward_batch(
         self, data: TensorDict, loss_function: Callable[..., Any] | None, forward_only: bool = False
@@ -167,7 +175,7 @@ class SharedPrefixes(Engine):
             and not any(tu.get_non_tensor_data(data=micro_batch, key=key, default=False) for key in asked)
             and kinds == {"full_attention"}
             and not hasattr(self.module.config, "vision_config")
-            and getattr(config, "_attn_implementation", None) == "sdpa"
+            and getattr(config, "_attn_implementation", None) in ("sdpa", NAME)
             and self._autocast_dtype in (torch.float32, torch.bfloat16)
         )
 
