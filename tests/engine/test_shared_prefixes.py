@@ -30,7 +30,7 @@ from verl_ext.engine.fsdp.batching import (
 from verl_ext.engine.fsdp.layout import lay_out, scored_logits, tree_mask
 from verl_ext.engine.fsdp.memory import Footprint, kept_bytes, machine_memory, measure, recomputing
 from verl_ext.engine.fsdp.shared_prefixes import SharedPrefixes, prompts_and_responses
-from verl_ext.engine.fsdp.tree_attention import NAME, block_mask
+from verl_ext.engine.fsdp.tree_attention import NAME, block_mask, tree_attention
 from verl_ext.engine.replaced import replaced
 
 TOKENS = st.integers(1, 30)
@@ -151,6 +151,22 @@ def test_blocks_have_the_gradients_of_a_mask(model, by_blocks, monkeypatch, twic
         for one, other in zip(found, expected, strict=True):
             assert torch.allclose(one, other, rtol=1e-9, atol=1e-10)
     assert len(made) == 1, "not with a model under plain sdpa"
+
+
+def test_attention_by_blocks_of_any_shape():
+    """Key heads that query heads share, and values narrower than keys (DeepSeek)."""
+    ends = [9, 9, 6, 5, 5, 6, 9, 9, 9]
+    torch.manual_seed(0)
+    query, key, value = torch.randn(1, 4, 9, 6), torch.randn(1, 2, 9, 6), torch.randn(1, 2, 9, 3)
+    mask = block_mask([Stretches.of(ends)], 9)
+    found, _ = tree_attention(torch.nn.Identity(), query, key, value, mask, scaling=0.3)
+    more = (part.repeat_interleave(2, dim=1) for part in (key, value))
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        query, *more, attn_mask=tree_mask(torch.tensor([ends])), scale=0.3
+    )
+    assert torch.allclose(found, expected.transpose(1, 2), atol=1e-6)
+    with pytest.raises(RuntimeError, match="Identity changes the attention mask .*\n.*eager"):
+        tree_attention(torch.nn.Identity(), query, key, value, mask[:, :, :, :9])
 
 
 def test_stretches_by_hand():

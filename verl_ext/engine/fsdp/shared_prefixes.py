@@ -50,7 +50,8 @@ class SharedPrefixes(Engine):
     def _build_module(self) -> torch.nn.Module:
         """verl's model, with attention that reads masks and blocks in the place of `sdpa`."""
         module = super()._build_module()
-        if getattr(module.config, "_attn_implementation", None) == "sdpa":
+        config = module.config
+        if getattr(config, "_attn_implementation", None) == "sdpa" and not hasattr(config, "vision_config"):
             module.set_attn_implementation(NAME)
         return module
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
@@ -46,14 +47,23 @@ def tree_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Of query (B, Hq, L, D), key and value (B, Hk, L, D) under a `block_mask`: (B, L, Hq, D).
+    """Of query (B, Hq, L, D), key (B, Hk, L, D) and value (B, Hk, L, E), E <= D, under a `block_mask`: (B, L, Hq, E).
 
     Any other mask, or none, goes by transformers' `sdpa`.
+
+    Raises:
+        RuntimeError: the model has made another mask of a `block_mask`.
     """
     trees = getattr(attention_mask, "trees", None)
     if trees is None:
+        if attention_mask is not None and attention_mask.untyped_storage().nbytes() < attention_mask.shape[-1]:
+            raise RuntimeError(
+                f"{type(module).__name__} changes the attention mask that it gets: rows cannot share prefixes in it.\n"
+                "Remedy: actor_rollout_ref.model.override_config.attn_implementation=eager (slower)"
+            )
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
-    groups = query.shape[1] // key.shape[1]
+    groups, width = query.shape[1] // key.shape[1], value.shape[-1]
+    value = F.pad(value, (0, query.shape[-1] - width))  # DeepSeek's are narrower
     parts = [query, repeat_kv(key, groups), repeat_kv(value, groups)]
     if torch.is_autocast_enabled("cpu"):  # which knows no attention but PyTorch's own
         parts = [part.to(torch.get_autocast_dtype("cpu")) for part in parts]
@@ -61,7 +71,7 @@ def tree_attention(
         _Tree.apply(*one, stretches, scaling)
         for stretches, *one in zip(trees, *(part.split(1) for part in parts), strict=True)
     ]
-    return torch.cat(outs).transpose(1, 2).contiguous(), None
+    return torch.cat(outs)[..., :width].transpose(1, 2).contiguous(), None
 
 
 class _Tree(torch.autograd.Function):
