@@ -8,11 +8,8 @@ import torch
 
 from tests.bench import (
     adapters,
-    advantage,
-    decisions,
     doctor,
     engine_vs_generate,
-    evaluation,
     gateway,
     heads,
     many,
@@ -20,8 +17,6 @@ from tests.bench import (
     memory,
     real_size,
     retrieval,
-    sampling,
-    search_tree,
     shared_prefixes,
     simulator,
     tool_search,
@@ -36,26 +31,17 @@ def main() -> None:
     """Run all measurements and print them."""
     torch.set_num_threads(1)
     print(f"{machine()}, torch {torch.__version__}\n")
-    print("(a) sampling cost over the formulas, 64 questions, G = 4, three agents (target 1.000):")
-    print("\n".join(sampling.cost()), flush=True)
-    print("\n(b) our engine over transformers.generate(), same mixed-length multi-agent load (target >= 1.5 x):")
+    print("(b) our engine over transformers.generate(), same mixed-length multi-agent load (target >= 1.5 x):")
     for row in engine_vs_generate.run():
         cells = [f"{name} {cell:,.1f}" if isinstance(cell, float) else f"{name} {cell}" for name, cell in row.items()]
         print("  " + "  ".join(cells), flush=True)
-    print("\n(c) lock-step turns over barrier-free rollouts, long-tailed latencies (target >= 2 x):")
-    for turns in (3, 6):
-        print(sampling.barriers(turns), flush=True)
     print("\n(e) the tiny training run:", flush=True)
     lines, per_step = training.run()
     print("\n".join(lines), flush=True)
     print("\n(f) forward and backward pass of a step, verl's padded rows over shared prefixes, one thread:")
     print("\n".join(shared_prefixes.run()), flush=True)
-    print("\n(d) advantages, Python loop over vectorised (target >= 20 x):")
-    print("\n".join(advantage.run(per_step)), flush=True)
     print("\n(g) the trajectory log of the tiny run (limit 3 % of a step):")
     print("\n".join(trajectory_log.run(per_step)), flush=True)
-    print("\n(h) evaluation, 32 trajectories at a time over one at a time (aim >= 4 x):", flush=True)
-    print("\n".join(evaluation.run()), flush=True)
     print("\n(i) searches per second over plain numpy scans of everything, one thread:", flush=True)
     print("\n".join(retrieval.run()), flush=True)
     print(
@@ -75,10 +61,6 @@ def main() -> None:
     print("\n".join(top_k.run()), flush=True)
     print("\n(o) adapters per agent over a single ordinary one, and decoding over a model without any, one thread:")
     print("\n".join(adapters.run()), flush=True)
-    print("\n(p) a decision among given names over one generated token, one thread (aim within 20 %):")
-    print("\n".join(decisions.run()), flush=True)
-    print("\n(q) a search over tools with and without its model, one thread:")
-    print("\n".join(search_tree.run()), flush=True)
     print("\n(r) a policy head's decision over the bare matrix product, one thread:")
     print("\n".join(heads.run()), flush=True)
     print("\n(s) the checks of a training step of the tiny run:")

@@ -10,10 +10,12 @@ import time
 from pathlib import Path
 from statistics import median
 
-from tests.bench.sampling import Simulated, _sample
+from tests.helpers import FakeLLM, chain, forest_of
+from verl_ext.mas.forest import Forest
 from verl_ext.observe.runlog import NAME, read_log
 from verl_ext.observe.trajectories import first, resolve, trace_question, training_record
 from verl_ext.observe.trajectory_files import FOLDER, TrajectoryLog, read_records
+from verl_ext.sampling import make_strategy
 
 QUESTIONS, LOGGED = 32, 4
 
@@ -40,16 +42,24 @@ def neighbours(steps: int = 21) -> str:
     )
 
 
+async def sampled() -> list[Forest]:
+    """The questions of a tiny step: three agents in a row, four trajectories each."""
+    forests = [forest_of(chain) for _ in range(QUESTIONS)]
+    for forest in forests:
+        await make_strategy("fof", 4, list("abc")).sample(forest)
+    return forests
+
+
 def own_work(step_seconds: float | None = None) -> str:
     """A line: tracing all questions of a tiny step, decoding, encoding and writing those logged, alone in a process."""
-    forests, _, _ = asyncio.run(_sample("fof", Simulated(), QUESTIONS))
+    forests = asyncio.run(sampled())
     with tempfile.TemporaryDirectory() as folder:
         log = TrajectoryLog(folder, 10**8, 2)
         times = []
         for step in range(10):
             start = time.perf_counter()
             traces = [trace_question(forest, str(n), n) for n, forest in enumerate(forests)]
-            chosen = [resolve(trace, Simulated().decode) for trace in first(traces, LOGGED)]
+            chosen = [resolve(trace, FakeLLM().decode) for trace in first(traces, LOGGED)]
             log.write([training_record(trace, "train", step, number) for number, trace in enumerate(chosen)])
             times.append(time.perf_counter() - start)
     share = f", {median(times) / step_seconds:.2%} of a tiny step" if step_seconds else ""
