@@ -1,6 +1,6 @@
 """Training passes of a real model on this CPU: shares of the machine's matrix products, and memory.
 
-Run by real_size.py in a process of its own, as verl makes a process group:
+Run by real_size.py in a process of its own, as verl makes a process group; top_k.py uses its worker:
 
     python -m tests.bench.training_size FOLDER shares TYPE
     python -m tests.bench.training_size FOLDER memory
@@ -83,6 +83,12 @@ def worker(folder: str, dtype: str, checkpointing: bool = False, rank: int = 0) 
     return made
 
 
+def actor_loss() -> Any:
+    """Our loss, as `TrainingWorker.set_loss_fn` takes it."""
+    config = ActorConfig(strategy="fsdp2", rollout_n=1, use_dynamic_bsz=True, loss_agg_mode="seq-mean-token-mean")
+    return partial(weighted_ppo_loss, config=config)
+
+
 def batch(rows: Rows, fine_tuning: bool) -> TensorDict:
     """Rows as verl sends them to a worker: an actor's, or conversations of which the answer trains."""
     ids, said = [torch.tensor(prompt + response) for prompt, response in rows], [response for _, response in rows]
@@ -135,8 +141,7 @@ def shares(folder: str, dtype: str) -> None:
     rows = [(list(call.prompt), [7] * call.new_tokens) for trajectory in trajectories for call in trajectory]
     single = [row for number, row in enumerate(rows) if number % 12 < 3]  # as demonstrations: one sample of each call
     made, found = worker(folder, dtype), {}
-    actor = ActorConfig(strategy="fsdp2", rollout_n=1, use_dynamic_bsz=True, loss_agg_mode="seq-mean-token-mean")
-    losses = {"update": partial(weighted_ppo_loss, config=actor), "SFT": partial(sft_loss, config=None)}
+    losses = {"update": actor_loss(), "SFT": partial(sft_loss, config=None)}
 
     def timed(name: str, chosen: Rows) -> list[float]:
         data, start = batch(chosen, name == "SFT"), time.process_time()
