@@ -1,4 +1,4 @@
-"""The retrieval server, as a real process and under load, and its client against absent, slow or strange servers."""
+"""The retrieval server, as a real process and under load."""
 
 import asyncio
 import signal
@@ -17,7 +17,7 @@ from verl_ext.tools import retrieval_server
 from verl_ext.tools.http.server import listen
 from verl_ext.tools.retrieval import HttpRetriever, Passage, batching, build_index, load_index, open_retriever
 from verl_ext.tools.retrieval.types import MAX_QUERIES_PER_REQUEST
-from verl_ext.tools.retrieval_server import MAX_BODY_BYTES, create_app
+from verl_ext.tools.retrieval_server import create_app
 
 PASSAGES = [Passage(str(i), f"Title {i} ü", f"word{i} common group{i % 4} 東京") for i in range(60)]
 
@@ -83,14 +83,10 @@ def test_malformed_requests_get_their_status_and_the_reason(url):
         ({"queries": ["a"], "k": True}, "k: "),
         ({"queries": ["a"], "topk": 3}, "topk: Extra inputs are not permitted"),
         ({"queries": ["a"] * (MAX_QUERIES_PER_REQUEST + 1)}, "at most 256"),
-        ([], "body"),
     ):
         status, answer = post(url, body)
         assert status == 422 and message in answer["error"] and "expected" in answer["error"], body
         assert len(answer["error"]) < 1000
-    assert post(url, b'{"queries": ["' + b"a" * MAX_BODY_BYTES + b'"]}')[0] == 413
-    assert post(url, {}, path="/nothing")[0] == 404
-    assert HttpRetriever(url).health()["ready"]
 
 
 HELD = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import tempfile
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.sandboxing import left_behind, sandbox
+from tests.tools.sandboxing import sandbox
 
 ROOT = Path(__file__).parents[2]
 # Prints what an attempt gave, so that a test sees whether the attempt was refused or just never made.
@@ -239,26 +238,3 @@ def test_inherited_descriptors_are_none(python):
         print(os.read(0, 10), os.isatty(0))
     """
     assert python(program) == "b'' False"
-
-
-def test_another_program_s_folder(python):
-    """Two at a time: the one cannot read what the other has in its folder, though both run as the same user."""
-    writer = "import os, time\nopen('secret', 'w').write('x')\nprint(os.getcwd(), flush=True)\n"
-    writer += "while not os.path.exists('go'): time.sleep(0.01)"
-
-    async def both():
-        first = asyncio.ensure_future(python.tool(program=writer))
-        server = python.server
-        while not (found := [name for name in os.listdir(server.folder) if os.listdir(f"{server.folder}/{name}")]):
-            await asyncio.sleep(0.01)
-        path = f"{server.folder}/{found[0]}"
-        attempts = f"attempt(open, {path!r} + '/secret'); attempt(os.listdir, {path!r})\n"
-        attempts += f"attempt(open, {path!r} + '/new', 'w'); attempt(os.listdir, {server.folder!r})"
-        answer = await python.tool(program=ATTEMPT + attempts)
-        Path(path, "go").touch()
-        return path, answer, await first
-
-    python.run("1")
-    path, answer, wrote = python.loop.run_until_complete(both())
-    assert answer.split() == ["PermissionError"] * 4 and wrote == path
-    assert left_behind(python.server) == ([], [])

@@ -24,7 +24,6 @@ LONG = r"\[The program was ended: it took longer than 3 s\.\]"
 CPU = r"\[The program was ended after 1 s of CPU time\.\]"
 CRASH = r"\[The program crashed \({}\)\.\]"
 KILLED = r"\[The program was killed \(SIGKILL\), by itself or because the machine's memory ran out\.\]"
-ERROR = r"(?s).*{}: .*"
 THREADS = r"\[The program was ended: it started more than 4 threads\.\]"
 FILES = r"\[The program was ended: it made more than 16 files or folders\.\]"
 OUTPUT = r"(?s).*\[The program was ended: it printed more than 1,048,576 bytes\.\]"
@@ -53,33 +52,33 @@ ALONE = {
         "import signal, time\nsignal.alarm(1)\ntime.sleep(9)",
         CRASH.format("SIGALRM"),
     ),
+    "leaves a thread behind": (
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\nprint('main is done')",
+        rf"main is done\n{LONG}",
+    ),
     "reads address 0": ("import ctypes\nctypes.string_at(0)", CRASH.format("SIGSEGV")),
     "overflows the stack": (
         "import sys\nsys.setrecursionlimit(10**9)\ndef f(*a): return f(*a)\nclass A:\n"
         " def __repr__(self): return repr(self)\nrepr(A())",
         CRASH.format("SIGSEGV") + "|" + r"|(.|\n)*(Recursion|Memory)Error(.|\n)*",
     ),
-    "takes all memory": ("x = []\nwhile True: x.append(bytearray(10**6))", "(?s).*MemoryError\n\\[.* 128 MB.*"),
     "starts threads": (
         "import threading as t, time\nwhile 1: t.Thread(target=time.sleep, args=(9,)).start()",
         THREADS,
     ),
-    "makes files": ("n = 0\nwhile 1: n += 1; open(str(n), 'w').close()", FILES),
     "makes folders in folders": ("import os\nwhile 1: os.mkdir('d', 0o700); os.chdir('d')", FILES),
-    "prints without end": ("while 1: print('x' * 10**5)", OUTPUT),
     "prints no text": ("import os\nwhile 1: os.write(1, bytes(range(256)) * 99)", OUTPUT),
     "prints half characters": ("print('\\udcff\\x1b[2J\\0')", r"\\xff\\x1b\[2J\\x00"),
-    "is no text": ("\ud800\0", r"(?s).*(Syntax|Unicode|Value)\w*Error.*"),
     "nests brackets": ("(" * 90_000, r"(?s).*(SyntaxError|MemoryError|crashed).*"),
-    "matches for ever": ("import re\nre.match('(a*)*b', 'a' * 60)", CPU),
     "has an exception that cannot be shown": (
         "class E(BaseException):\n def __str__(self): raise self\n __repr__ = __str__\nraise E",
         "(?s).*E.*",
     ),
     "breaks what its process does last": (
-        "import atexit, os, sys, threading\nos._exit = sys.stdout = sys.stderr = None\nthreading._shutdown = None\n"
-        "atexit.register(lambda: [0 for _ in iter(int, 1)])",
-        "(?s).+",
+        "import atexit, os, sys, threading, traceback\nos._exit = sys.stdout = sys.stderr = sys.__stdout__ = None\n"
+        "threading._shutdown = traceback.TracebackException = None\n"
+        "def hang():\n while True: pass\natexit.register(hang)",
+        rf"(?s).*{CPU}",
     ),
     "breaks the module that runs it": (
         "import sys\nm = sys.modules['jail.program']\nm._code_of = lambda _: 'x'\nm._print = m._prepare = None",
@@ -100,7 +99,6 @@ ALONE = {
         "while 1: open('x', 'w').close()",
         FILES,
     ),
-    "forks": ("import os\nwhile True: os.fork()", ERROR.format("PermissionError")),
 }
 
 # What the program beside does to be found: it marks what it can, then waits.

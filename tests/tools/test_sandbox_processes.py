@@ -23,13 +23,6 @@ def python():
         yield room
 
 
-@pytest.fixture(scope="module")
-def hasty():
-    """For programs that use no processor time."""
-    with sandbox(wall_s=3.0) as room:
-        yield room
-
-
 FORBIDDEN = [
     "import os\nos.fork()",
     "import os\nos.forkpty()",
@@ -84,58 +77,6 @@ def test_signals_through_a_thread_or_a_queue(python):
     assert set(python(ATTEMPT + textwrap.dedent(program)).splitlines()) == {"-1 1"}
 
 
-def test_signals_to_itself(python):
-    programs = [
-        "import os\nos.kill(os.getpid(), 9)",
-        "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)",
-        "import signal\nsignal.raise_signal(11)",
-    ]
-    killed, terminated, crashed = python.together(programs)
-    assert killed.startswith("[The program") and terminated == "[The program crashed (SIGTERM).]"
-    assert crashed == "[The program crashed (SIGSEGV).]"
-
-
-def test_programs_that_stop_or_ignore_every_signal(python, hasty):
-    stops = "import os, signal\nprint('a')\nos.kill(os.getpid(), signal.SIGSTOP)"
-    ignores = """
-import signal
-for number in range(1, signal.NSIG):
-    try:
-        signal.signal(number, lambda *_: None)
-    except (OSError, ValueError):
-        pass
-"""
-    waits = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\nprint('main is done')"
-    ended = "[The program was ended: it took longer than 3 s.]"
-    programs = [stops, ignores + "import time\nwhile True: time.sleep(1)", waits]
-    assert hasty.together(programs) == [f"a\n{ended}", ended, f"main is done\n{ended}"]
-    assert python(ignores + "while True: pass") == "[The program was ended after 1 s of CPU time.]"
-
-
-def test_an_alarm_that_comes_all_the_time(python):
-    """Interrupts what the kernel asks the server, too: the program gets on or is ended, the server does not hang."""
-    program = """
-        import signal, threading, time
-        signal.signal(signal.SIGALRM, lambda *_: None)
-        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
-        for number in range(8):
-            threading.Thread(target=time.sleep, args=(0.01,)).start()
-            open("file", "w").close()
-        print("done")
-    """
-    assert python(program) in ("done", "[The program was ended: it made more than 64 files or folders.]")
-
-
-def test_a_thread_bomb(python):
-    program = """
-        import threading, time
-        while True:
-            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
-    """
-    assert python(program) == "[The program was ended: it started more than 16 threads.]"
-    assert python.counted()["threads"] >= 1
-
-
 def test_threads_share_one_budget_of_processor_time(python):
     program = """
         import threading
@@ -172,21 +113,6 @@ def test_poison_does_not_reach_the_next_program(python):
         print(round(math.pi, 2), json.loads("[1]"), random.random() != 4, len("abc"), sys.getrecursionlimit())
     """
     assert python(check) == "3.14 [1] True 3 1000"
-
-
-def test_poison_in_its_own_end(python):
-    """A program that breaks what its process does last is ended, and told of as well as can be."""
-    program = """
-        import os, sys, threading, traceback
-        os._exit = sys.stdout = sys.stderr = sys.__stdout__ = None
-        threading._shutdown = traceback.TracebackException = None
-        def hang():
-            while True:
-                pass
-        import atexit
-        atexit.register(hang)
-    """
-    assert "[The program was ended after 1 s of CPU time.]" in python(program)
 
 
 def test_the_programs_of_a_killed_server_die(python):

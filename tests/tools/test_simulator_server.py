@@ -1,4 +1,4 @@
-"""The simulator's server as a real process, and its client against servers that are absent, busy or strange."""
+"""The simulator's server as a real process, and what its client makes of its answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from verl_ext.tools import ToolError
 from verl_ext.tools.catalogue import Catalogue, ToolSpec, load_catalogue
 from verl_ext.tools.catalogue.types import CallError
 from verl_ext.tools.simulator import HttpSimulator
-from verl_ext.tools.simulator_server import MAX_BODY_BYTES, create_app, main, sources_of
+from verl_ext.tools.simulator_server import create_app, main, sources_of
 
 NAME, CALL = MOVIE.name, {"query": "Titanic"}
 
@@ -107,20 +107,11 @@ def test_arguments_that_do_not_fit_are_the_agents_to_mend(url, spec, model):
         ({"arguments": {}}, 422, "malformed", "tool: Field required; expected"),
         ({"tool": NAME, "args": {}}, 422, "malformed", "args: Extra inputs are not permitted"),
         (b"{broken", 422, "malformed", "Invalid JSON"),
-        (b"\xff\xfe", 422, "malformed", "Invalid JSON"),
-        (b"[" * 100_000, 422, "malformed", "recursion limit"),
     ],
 )
 def test_requests_that_are_refused_say_why(url, body, status, kind, words):
     found, said = post(url, body)
     assert (found, said["kind"]) == (status, kind) and words in said["error"] and len(said["error"]) < 5000
-
-
-def test_a_large_body_and_a_wrong_path(url):
-    status, said = post(url, b'{"tool": "' + b"a" * MAX_BODY_BYTES + b'"}')
-    assert status == 413 and "send shorter arguments" in said["error"]
-    assert post(url, {}, path="/nothing")[0] == 404
-    assert HttpSimulator(url).health()["ready"]
 
 
 def test_another_catalogue_here_is_the_tools_failure_with_a_remedy(url, spec):
