@@ -6,8 +6,8 @@ memories       the JSON schemas of the three memories
 prompts        the prompts for instruction-tuned models; prompts_tiny: for the tiny model
 general        GeneralAgent: web, files and Python in place of a catalogue (GAIA, HLE)
 mixture        Mixture: tasks of several kinds in one run
-environments/  ALFWorld and WebShop in place of the tools
-cold_start/    how the tiny model was trained
+environments/  ALFWorld and WebShop in place of the tools; assets/*.jsonl: their actions
+cold_start/    how the tiny model in assets/ was trained
 """
 
 from verl_ext.recipe.deepagent.general import GeneralAgent

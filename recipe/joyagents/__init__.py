@@ -11,6 +11,7 @@ decision     a second workflow: one decision of the function agent, for ToolBenc
 prompts      the prompts for instruction-tuned models, made of prompt_texts; prompts_tiny: for the tiny model
 data/        writes the questions for RL and the conversations for fine-tuning
 cold_start/  how the tiny model was trained
+assets/      the tiny model, and the specialists' descriptions for the master
 """
 
 from verl_ext.recipe.joyagents.single import SingleAgent

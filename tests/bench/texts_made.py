@@ -41,47 +41,8 @@ RIGHT = [
 TOKENS = ["<|im_end|>", "<|im_start|>system\n", "</s>", "<think>", "</think>", "<tool_call>", "</tool_call>", "[INST]"]
 TOKENS += ["<tool_search>", "</tool_search>", "<fold_thought>", "\\boxed{", "```", "FINAL ANSWER:", "Action:", "###"]
 TOKENS += ["Observation:", "Action Input:", "<｜end▁of▁sentence｜>", "Document ", "Thought:", "####", "https://"]
-MARKS = [
-    "{",
-    "}",
-    "[",
-    "]",
-    "(",
-    ")",
-    '"',
-    "'",
-    "\\",
-    ",",
-    ":",
-    "\n",
-    " ",
-    "<",
-    ">",
-    "/",
-    "#",
-    "*",
-    "`",
-    "\t",
-    "-",
-    ".",
-]
-LETTERS = [
-    "é",
-    "🙂",
-    "\ud83d",
-    "\u202e",
-    "\ufffd",
-    "\x00",
-    "\x1b[2J",
-    "\u2028",
-    "ß",
-    "İ",
-    "Ⅷ",
-    "٣",
-    "²",
-    "\u00a0",
-    "\ufeff",
-]
+MARKS = list("{}[]()\"'\\,:\n <>/#*`\t-.")
+LETTERS = ["\x1b[2J", *"é🙂\ud83d\u202e\ufffd\x00\u2028ßİⅧ٣²\u00a0\ufeff"]
 DIGITS = ["0", "9", "9" * 400, "1e999", "-", "NaN", "Infinity", "0x1f", "1_000", "-0.0", "9" * 5000]
 ANYTHING = [*TOKENS, *MARKS, *MARKS, *LETTERS, *DIGITS[:2], "a", "Yes", "null", "true", '{"a": 1}']
 LONG = 20_000  # characters of a long text

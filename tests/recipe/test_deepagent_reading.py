@@ -120,14 +120,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
-@given(outputs | JSON.map(json.dumps))
-def test_no_memory_text_raises(text):
-    for schema in (*memories.SCHEMAS.values(), *memories.COMPACT.values()):
-        memory, problem = memories.read_memory(text, schema)
-        assert (memory is None) == bool(problem)
-
-
 # -- correctness ------------------------------------------------------------------------------------------------------
 
 A, B = Invocation("a", {"x": 1}), Invocation("b", {"y": 2})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from verl_ext.recipe.puppeteer.puppets import found_answer, parameter_of, read_code, read_line, read_result, read_url
 from verl_ext.recipe.puppeteer.quality import PLACEHOLDER
@@ -87,12 +85,3 @@ def test_a_whole_answer_is_kept():
 def test_what_is_left_to_be_written_is_found_in_linear_time(program, left):
     """Quadratic matching of 200,000 blank lines takes longer than the time limit of a test."""
     assert bool(PLACEHOLDER.search(program)) == left
-
-
-@given(st.text(max_size=60))
-def test_no_text_breaks_the_reading(text):
-    assert isinstance(parameter_of(text), str) and isinstance(parameter_of("{" + text), str)
-    for read in (read_code, read_line("x"), read_url):
-        assert all(isinstance(value, str) for value in read(text).values())
-    result, answer = read_result(text)
-    assert "\n" not in answer and isinstance(result, str)
