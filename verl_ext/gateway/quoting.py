@@ -114,17 +114,6 @@ def named_calls(answers: Iterable[Answer], asked: Asked) -> list[Call]:
     return [answer.call for answer in answers if answer.short and stands(answer.short, asked.text)]
 
 
-def ancestors(calls: Iterable[Call]) -> set[Call]:
-    """These calls and all that they depend on."""
-    found: set[Call] = set()
-    left = list(calls)
-    while left:
-        if (call := left.pop()) not in found:
-            found.add(call)
-            left += call.parents
-    return found
-
-
 def words(messages: Iterable[dict[str, Any]]) -> str:
     """All texts of a chat, one below the other; arguments of tool calls as they stand and unescaped."""
     texts = []

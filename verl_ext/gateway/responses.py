@@ -9,6 +9,7 @@ from typing import Any
 
 from verl_ext.gateway.requests import ChatRequest
 from verl_ext.mas.chat import Reply
+from verl_ext.mas.openai_client import logprobs_of, usage_of
 
 # Characters of a piece of a streamed answer.
 PIECE = 24
@@ -39,8 +40,8 @@ def completion(request: ChatRequest, given: Given) -> dict[str, Any]:
     if reply.tool_calls:
         message |= {"content": given.content or None, "tool_calls": reply.tool_calls}
     choice = {"index": 0, "message": message, "finish_reason": reply.finish_reason}
-    choice["logprobs"] = _logprobs(request, reply)
-    return {**_head(request, given, "chat.completion"), "choices": [choice], "usage": usage(reply)}
+    choice["logprobs"] = logprobs_of(reply) if request.logprobs else None
+    return {**_head(request, given, "chat.completion"), "choices": [choice], "usage": usage_of(reply)}
 
 
 def chunks(request: ChatRequest, given: Given) -> Iterator[bytes]:
@@ -51,10 +52,15 @@ def chunks(request: ChatRequest, given: Given) -> Iterator[bytes]:
     deltas += [{"tool_calls": [{"index": i, **call}]} for i, call in enumerate(reply.tool_calls)]
     for delta in deltas:
         yield _event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None, "logprobs": None}]})
-    last = {"index": 0, "delta": {}, "finish_reason": reply.finish_reason, "logprobs": _logprobs(request, reply)}
+    last = {
+        "index": 0,
+        "delta": {},
+        "finish_reason": reply.finish_reason,
+        "logprobs": logprobs_of(reply) if request.logprobs else None,
+    }
     yield _event({**head, "choices": [last]})
     if request.usage:
-        yield _event({**head, "choices": [], "usage": usage(reply)})
+        yield _event({**head, "choices": [], "usage": usage_of(reply)})
     yield b"data: [DONE]\n\n"
 
 
@@ -64,24 +70,8 @@ def pieces(text: str) -> Iterator[str]:
         yield text[start : start + PIECE]
 
 
-def usage(reply: Reply) -> dict[str, int]:
-    """Tokens of the answer."""
-    prompt, output = reply.prompt_tokens, reply.completion_tokens
-    return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
-
-
 def _head(request: ChatRequest, given: Given, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{given.name}", "object": kind, "created": given.created, "model": request.agent}
-
-
-def _logprobs(request: ChatRequest, reply: Reply) -> dict[str, Any] | None:
-    if not request.logprobs:
-        return None
-    tokens = [
-        {"token": one.token, "logprob": one.logprob, "bytes": list(one.token.encode()), "top_logprobs": []}
-        for one in reply.logprobs
-    ]
-    return {"content": tokens, "refusal": None}
 
 
 def _event(body: dict[str, Any]) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any
 from verl_ext.gateway.errors import ApiError, ClientLeft, ended, of_failure
 from verl_ext.gateway.ledger import Entry, Ledger
 from verl_ext.gateway.pace import Pace
-from verl_ext.gateway.quoting import Answer, Asked, ancestors, named_calls, quoted_calls
+from verl_ext.gateway.quoting import Answer, Asked, named_calls, quoted_calls
 from verl_ext.gateway.replay import Replay
 from verl_ext.gateway.requests import ChatRequest, digest, histories
 from verl_ext.gateway.responses import Given
@@ -26,7 +26,7 @@ from verl_ext.gateway.running import result_of, run_process
 from verl_ext.gateway.settings import GatewaySection
 from verl_ext.mas.chat import Reply, assistant
 from verl_ext.mas.context import Context, check_tool
-from verl_ext.mas.types import Call, CallFailed, CallId, Task, ToolFailed
+from verl_ext.mas.types import Call, CallFailed, CallId, Task, ToolFailed, ancestors
 from verl_ext.mas.workflow import Workflow
 
 # In place of a result that was not posted.

@@ -156,9 +156,9 @@ def completion(reply: Reply, model: str, logprobs: bool = False) -> dict[str, An
         "index": 0,
         "message": {"refusal": None, **reply.message},
         "finish_reason": reply.finish_reason,
-        "logprobs": {"content": _logprobs(reply), "refusal": None} if logprobs else None,
+        "logprobs": logprobs_of(reply) if logprobs else None,
     }
-    return _body(reply, model, "chat.completion") | {"choices": [choice], "usage": _usage(reply)}
+    return _body(reply, model, "chat.completion") | {"choices": [choice], "usage": usage_of(reply)}
 
 
 def chunks(reply: Reply, model: str, logprobs: bool = False, usage: bool = False) -> list[dict[str, Any]]:
@@ -172,10 +172,10 @@ def chunks(reply: Reply, model: str, logprobs: bool = False, usage: bool = False
         {"index": 0, "delta": delta, "finish_reason": None, "logprobs": None} for delta in deltas
     ]
     if logprobs:
-        choices[-1]["logprobs"] = {"content": _logprobs(reply), "refusal": None}
+        choices[-1]["logprobs"] = logprobs_of(reply)
     choices.append({"index": 0, "delta": {}, "finish_reason": reply.finish_reason, "logprobs": None})
     parts = [{**body, "choices": [choice]} for choice in choices]
-    return [*parts, {**body, "choices": [], "usage": _usage(reply)}] if usage else parts
+    return [*parts, {**body, "choices": [], "usage": usage_of(reply)}] if usage else parts
 
 
 def _body(reply: Reply, model: str, kind: str) -> dict[str, Any]:
@@ -183,16 +183,19 @@ def _body(reply: Reply, model: str, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{identity}", "object": kind, "created": 0, "model": model}
 
 
-def _usage(reply: Reply) -> dict[str, int]:
+def usage_of(reply: Reply) -> dict[str, int]:
+    """Tokens of the answer."""
     counts = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens}
     return counts | {"total_tokens": sum(counts.values())}
 
 
-def _logprobs(reply: Reply) -> list[dict[str, Any]]:
-    return [
+def logprobs_of(reply: Reply) -> dict[str, Any]:
+    """The log-probabilities of the answer's tokens."""
+    tokens = [
         {"token": one.token, "logprob": one.logprob, "bytes": list(one.token.encode()), "top_logprobs": []}
         for one in reply.logprobs
     ]
+    return {"content": tokens, "refusal": None}
 
 
 def typed(kind: str, body: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -219,6 +219,17 @@ class Call:
     def credited(self) -> bool:
         """True if credit reached this call; others do not train."""
         return not math.isnan(self.reward)
+
+
+def ancestors(calls: Iterable[Call]) -> set[Call]:
+    """These calls and all that they depend on."""
+    found: set[Call] = set()
+    left = list(calls)
+    while left:
+        if (call := left.pop()) not in found:
+            found.add(call)
+            left += call.parents
+    return found
 
 
 @dataclass(frozen=True)

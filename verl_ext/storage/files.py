@@ -1,9 +1,10 @@
-"""Files that appear whole or not at all, and folders in which one process works at a time."""
+"""Files that appear whole or not at all, their hashes, and folders in which one process works at a time."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import secrets
 from collections.abc import Iterator
@@ -53,6 +54,15 @@ def write_file(path: str | Path, content: str | bytes) -> None:
     """Write `path` whole or not at all; see `replacing`. Text is written as UTF-8."""
     with writing(path, "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def file_sha256(path: Path) -> str:
+    """Hash of a file's content, hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def lock_folder(folder: str | Path) -> IO[str] | None:

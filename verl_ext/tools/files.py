@@ -20,9 +20,9 @@ from typing import Any
 
 from pydantic.dataclasses import dataclass
 
+from verl_ext.storage.files import file_sha256
 from verl_ext.tools.base import Tool, ToolError, ToolRefused
 from verl_ext.tools.catalogue.render import clean
-from verl_ext.tools.retrieval.corpus import file_sha256
 from verl_ext.tools.settings import STRICT, AtLeastOne, options_from
 
 MAX_PATH = 4096

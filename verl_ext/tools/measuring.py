@@ -49,14 +49,6 @@ def table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], digits: Map
     return "\n".join(markdown(columns, cells, words=words))
 
 
-def positive(text: str) -> int:
-    """An integer >= 1 of the command line."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be >= 1, given {text}")
-    return value
-
-
 def row_names(parser: argparse.ArgumentParser, flag: str, paths: Sequence[Path]) -> list[str]:
     """Names of the files in the table: their stems, after as many folders as tell them apart ("hotpotqa-test").
 

@@ -98,15 +98,6 @@ def corpus_sha256(passages: Iterable[Passage]) -> str:
     return digest.hexdigest()
 
 
-def file_sha256(path: Path) -> str:
-    """Hash of a file's content, hexadecimal."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as source:
-        while block := source.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def write_store(passages: Iterable[Passage], folder: Path) -> None:
     """Write passages.jsonl and offsets.npy (int64, start of each line, then the length of the file) into `folder`."""
     import numpy as np

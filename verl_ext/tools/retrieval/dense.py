@@ -15,7 +15,8 @@ from typing import Any, Literal, get_args
 
 from pydantic.dataclasses import dataclass
 
-from verl_ext.tools.retrieval.corpus import corpus_sha256, file_sha256, passage_text
+from verl_ext.storage.files import file_sha256
+from verl_ext.tools.retrieval.corpus import corpus_sha256, passage_text
 from verl_ext.tools.retrieval.types import Hit, Passage, check_search, encodable, missing_extra
 from verl_ext.tools.retrieval.vectors import stored_vectors
 from verl_ext.tools.settings import STRICT, AtLeastOne, options_from

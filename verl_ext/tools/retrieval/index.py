@@ -20,13 +20,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from verl_ext.storage.files import file_sha256
 from verl_ext.tools.retrieval.bm25 import BM25Retriever
 from verl_ext.tools.retrieval.corpus import (
     PASSAGES,
     PassageStore,
     check_not_empty,
     corpus_sha256,
-    file_sha256,
     load_corpus,
     write_store,
 )

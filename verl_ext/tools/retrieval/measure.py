@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_ext.arguments import Parser, exit_status
+from verl_ext.arguments import Parser, exit_status, positive
 from verl_ext.reports import machine
-from verl_ext.storage.files import write_file
+from verl_ext.storage.files import file_sha256, write_file
 from verl_ext.tools import measuring
-from verl_ext.tools.measuring import positive, row_names, search_all
-from verl_ext.tools.retrieval.corpus import OFFSETS, PASSAGES, PassageStore, file_sha256
+from verl_ext.tools.measuring import row_names, search_all
+from verl_ext.tools.retrieval.corpus import OFFSETS, PASSAGES, PassageStore
 from verl_ext.tools.retrieval.dense import INDEX_KINDS
 from verl_ext.tools.retrieval.index import BACKENDS, load_index
 from verl_ext.tools.retrieval.recall import Question, read_questions, recall, same_title

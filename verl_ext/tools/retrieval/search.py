@@ -10,9 +10,10 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from verl_ext.storage.files import file_sha256
 from verl_ext.tools.base import Tool
 from verl_ext.tools.retrieval.batching import BatchedRetriever
-from verl_ext.tools.retrieval.corpus import as_paths, file_sha256
+from verl_ext.tools.retrieval.corpus import as_paths
 from verl_ext.tools.retrieval.index import read_meta
 from verl_ext.tools.retrieval.open import RetrieverConfig, check_source, open_retriever
 from verl_ext.tools.retrieval.types import MAX_K, Hit, Retriever

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from verl_ext.storage.files import write_file
-from verl_ext.tools.retrieval.corpus import file_sha256, read_corpus
+from verl_ext.storage.files import file_sha256, write_file
+from verl_ext.tools.retrieval.corpus import read_corpus
 from verl_ext.tools.retrieval.dense import model_sha256
 from verl_ext.tools.retrieval.index import FORMATS, build_index, read_meta
 from verl_ext.tools.retrieval.vectors import embedding_seconds

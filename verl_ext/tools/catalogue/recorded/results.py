@@ -20,10 +20,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from verl_ext.storage.files import file_sha256
 from verl_ext.tools.catalogue.formats.files import Paths, as_paths, field, read_rows
 from verl_ext.tools.catalogue.recorded import toolbench
 from verl_ext.tools.catalogue.types import CallError, ToolSpec, as_json, canonical
-from verl_ext.tools.retrieval.corpus import file_sha256
 
 EXPECTED = (
     '{"turns": [{"role": "API", "api_name", "param_dict", "result"}]} or {"apis": [{"api_name", "input", "output"}]}'

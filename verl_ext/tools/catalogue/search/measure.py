@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from verl_ext.arguments import Parser, exit_status
+from verl_ext.arguments import Parser, exit_status, positive
 from verl_ext.reports import machine
 from verl_ext.storage.files import write_file
 from verl_ext.tools import measuring
@@ -33,7 +33,7 @@ from verl_ext.tools.catalogue.load import KINDS, load_catalogue
 from verl_ext.tools.catalogue.search.queries import Asked, read_queries
 from verl_ext.tools.catalogue.search.tool import METHODS, open_search
 from verl_ext.tools.catalogue.types import Catalogue
-from verl_ext.tools.measuring import positive, row_names, search_all
+from verl_ext.tools.measuring import row_names, search_all
 from verl_ext.tools.retrieval.bm25 import library
 from verl_ext.tools.retrieval.recall import recall
 from verl_ext.tools.retrieval.types import Hit, Passage, Retriever
