@@ -1,15 +1,10 @@
-"""Helpers of these tests: files of rows, and the shared development data."""
+"""Helpers of these tests: files of rows."""
 
 import json
-from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 
 from verl_ext.data_prep import environments, tools
-
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the shared data are not at {SHARED}")
 
 
 def write_jsonl(path, rows):

@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from tests.data_prep.shared import SHARED, needs_shared, path_of, prepare_tools, write_jsonl
+from tests.data_prep.shared import path_of, prepare_tools, write_jsonl
+from tests.public_data import SHARED, needs_shared
 from verl_ext.tools.catalogue import Recorded
 
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.data_prep.shared import SHARED, needs_shared, write_jsonl
+from tests.data_prep.shared import write_jsonl
+from tests.public_data import SHARED, needs_shared
 from verl_ext.data_prep import qa
 from verl_ext.data_prep.qa_rows import join_sentences
 from verl_ext.data_prep.rows import find_files, read_rows, split_of

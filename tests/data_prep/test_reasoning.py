@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow.parquet as pq
 import pytest
 
-from tests.data_prep.shared import SHARED, needs_shared, write_jsonl
+from tests.data_prep.shared import write_jsonl
+from tests.public_data import SHARED, needs_shared
 from verl_ext.data_prep import reasoning
 from verl_ext.data_prep.sources import questions
 from verl_ext.recipe.puppeteer.scoring import score

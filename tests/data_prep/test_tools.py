@@ -11,8 +11,9 @@ from functools import partial
 
 import pytest
 
-from tests.data_prep.shared import SHARED, needs_shared, path_of, write_jsonl
+from tests.data_prep.shared import path_of, write_jsonl
 from tests.data_prep.shared import prepare_tools as prepare
+from tests.public_data import SHARED, needs_shared
 from verl_ext.data_prep.sources import restbench
 from verl_ext.data_prep.tool_tasks import ToolTask, divide
 from verl_ext.recipe.deepagent.environments import alfworld, webshop

@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-import pytest
 
 from tests.evaluate.playing import ToolPlayer
+from tests.public_data import SHARED
 from tests.serving import ChatServer
 from verl_ext.data_prep import tools
 from verl_ext.tools.catalogue import load_catalogue
-
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the shared data are not at {SHARED}")
 
 # Name, as in configs/base -> name and options of data_prep/tools.py, folder of the shared data, kind and file of the
 # catalogue.

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.evaluate.benchmarks import SETS, Benchmark, means_of, needs_shared, small_restbench
+from tests.evaluate.benchmarks import SETS, Benchmark, means_of, small_restbench
 from tests.evaluate.playing import Player
+from tests.public_data import needs_shared
 from tests.tools.openapi_server import serving
 
 # An agent of a server folds and reads by another model, and finds its tools by words instead of a dense retriever.

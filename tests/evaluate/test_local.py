@@ -10,6 +10,7 @@ import pytest
 from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 
+from tests.public_data import SHARED, needs_shared
 from tests.trainer.test_recipes import composed
 from verl_ext.engine.hf import hardware
 from verl_ext.evaluate import llms
@@ -19,7 +20,6 @@ from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.plugin import package_path
 
 TINY = Path(package_path("recipe/mhgpo/assets/tiny_model"))
-REAL = Path(__file__).parents[2].parent / "shared" / "data" / "qa"
 METRICS = ("em", "f1", "acc")
 
 
@@ -179,13 +179,13 @@ def test_weights_that_change_are_other_weights(tmp_path):
     assert find_model(str(tmp_path / "m")).fingerprint != before.fingerprint
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="real questions (../shared/data/qa) are not on this machine")
+@needs_shared
 def test_real_questions(tmp_path, monkeypatch):
     from verl_ext.data_prep import qa
 
     monkeypatch.chdir(tmp_path)
     for name in ("hotpotqa", "musique"):
-        arguments = [name, "--output_dir", f"data/{name}", "--local_dataset_path", str(REAL / f"{name}.jsonl")]
+        arguments = [name, "--output_dir", f"data/{name}", "--local_dataset_path", str(SHARED / "qa" / f"{name}.jsonl")]
         assert qa.main([*arguments, "--val_size", "20"]) == 0
     results = evaluate(
         "runs/real",

@@ -11,8 +11,9 @@ import shutil
 import pyarrow.parquet as pq
 import pytest
 
-from tests.evaluate.benchmarks import SHARED, Benchmark, means_of, needs_shared, small_restbench
+from tests.evaluate.benchmarks import Benchmark, means_of, small_restbench
 from tests.evaluate.playing_smurfs import BaselinePlayer, SmurfsPlayer
+from tests.public_data import SHARED, needs_shared
 from tests.rewards.judging import serving
 from tests.serving import ChatServer
 from verl_ext.data_prep import corpus, qa

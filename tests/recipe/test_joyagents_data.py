@@ -7,11 +7,11 @@ import random
 import re
 from collections import Counter
 from decimal import Decimal
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from tests.public_data import SHARED, needs_shared
 from verl_ext.memory import HashingSimilarity
 from verl_ext.recipe.joyagents.accuracy import accuracy
 from verl_ext.recipe.joyagents.cold_start import sft_demonstrations
@@ -20,11 +20,7 @@ from verl_ext.recipe.joyagents.data.generated_questions import SPLITS, Question,
 from verl_ext.tools.catalogue.formats.functions import load
 from verl_ext.tools.catalogue.types import Catalogue
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 GSM8K, TOOLBENCH = SHARED / "math", SHARED / "tools" / "toolbench"
-needs_data = pytest.mark.skipif(
-    not (GSM8K.is_dir() and TOOLBENCH.is_dir()), reason=f"{SHARED} has no GSM8K and ToolBench (development data)"
-)
 APIS = Catalogue(load("verl_ext.recipe.joyagents.shop"))
 PROBLEM = Question("math", "How many are 2 and 3?", answer="5", thought="2 + 3 = <<2+3=5>>5")
 
@@ -107,7 +103,7 @@ def test_too_few_questions_are_said(monkeypatch):
 # -- the files --------------------------------------------------------------------------------------------------------
 
 
-@needs_data
+@needs_shared
 def test_the_files_have_the_papers_sizes(tmp_path):
     options = ["--output_dir", str(tmp_path), "--gsm8k", str(GSM8K), "--toolbench", str(TOOLBENCH)]
     assert rl_questions.main(options) == 0
@@ -129,7 +125,7 @@ def test_the_files_have_the_papers_sizes(tmp_path):
     assert len(titles) == len(generated_questions.RULES) * 8
 
 
-@needs_data
+@needs_shared
 def test_what_is_fewer_than_the_papers_sizes_is_said(tmp_path, capsys, monkeypatch):
     small = {"master": dict.fromkeys(("math", "qa", "shop", "function", "cooperation"), 50)}
     small |= {"question_agent": {"qa": 50}, "shop_agent": {"shop": 50}}

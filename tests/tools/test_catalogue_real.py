@@ -3,11 +3,11 @@
 import asyncio
 import json
 from functools import partial
-from pathlib import Path
 
 import bm25s
 import pytest
 
+from tests.public_data import SHARED, needs_shared
 from verl_ext.tools.catalogue import Recorded, Toolbox, load_catalogue
 from verl_ext.tools.catalogue.formats.toolhop import tools_of
 from verl_ext.tools.catalogue.search.queries import read_queries
@@ -15,9 +15,9 @@ from verl_ext.tools.catalogue.search.tool import open_search
 from verl_ext.tools.retrieval.recall import recall
 from verl_ext.tools.simulator.prompt import MAX_PART, messages
 
-DATA = Path(__file__).parents[3] / "shared" / "data" / "tools"
+DATA = SHARED / "tools"
 API_BANK, TOOLBENCH = "api_bank/tool_catalogue.jsonl", "toolbench/tool_catalogue.jsonl"
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"the public data sets are not at {DATA}")
+pytestmark = needs_shared
 
 
 def load(kind, *paths):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from tests.public_data import SHARED, needs_shared
 from verl_ext.tools.catalogue import Toolbox, load_catalogue
 from verl_ext.tools.catalogue.formats.encyclopedia import Encyclopedia, encyclopedia, sentences
 from verl_ext.tools.retrieval import HttpRetriever, Passage, build_index, build_retriever
@@ -19,7 +19,6 @@ from verl_ext.tools.retrieval.recall import same_title
 from verl_ext.trainer.build import build
 from verl_ext.trainer.state.run_settings import identity_of
 
-SHARED = Path(__file__).parents[3] / "shared" / "data" / "qa"
 KISS = "Kiss and Tell is a 1945 film.  It stars Shirley Temple as Corliss Archer. Temple was 17. She sang."
 PASSAGES = [
     ("Shirley Temple", "Shirley Temple Black was an actress and a diplomat. She was ambassador to Ghana."),
@@ -207,13 +206,13 @@ def test_what_its_answers_depend_on(tmp_path):
     assert identity_of(tools[0]["tool_call"]) != same
 
 
-@pytest.mark.skipif(not (SHARED / "corpus.jsonl").exists(), reason="no real passages: ../shared/data/qa is missing")
+@needs_shared
 def test_real_questions_can_be_answered_by_their_titles(tmp_path):
     """Every gold title of HotpotQA is a page, and its name without what stands in brackets leads there."""
-    rows = [json.loads(line) for line in open(SHARED / "hotpotqa.jsonl", encoding="utf-8")][:100]
+    rows = [json.loads(line) for line in open(SHARED / "qa" / "hotpotqa.jsonl", encoding="utf-8")][:100]
     titles = sorted({title for row in rows for title in row["gold_titles"]})
     gold = set(map(same_title, titles))
-    corpus = [json.loads(line) for line in open(SHARED / "corpus.jsonl", encoding="utf-8")]
+    corpus = [json.loads(line) for line in open(SHARED / "qa" / "corpus.jsonl", encoding="utf-8")]
     kept = [p for number, p in enumerate(corpus) if same_title(p["title"]) in gold or number % 9 == 0]
     backend = encyclopedia(corpus=corpus_of(tmp_path, [(p["title"], p["text"]) for p in kept]))
     bare = [title for title in titles if title.endswith(")")]

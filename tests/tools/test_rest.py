@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from starlette.responses import JSONResponse, Response
 
 from tests.helpers import forest_of, walk
+from tests.public_data import SHARED
 from tests.tools.openapi_server import Api, serving
 from verl_ext.mas import Status, ToolFailed
 from verl_ext.tools.base import ToolError, ToolRefused
@@ -26,7 +27,7 @@ from verl_ext.tools.rest import rest
 from verl_ext.tools.rest.reading import ServerFailed
 from verl_ext.tools.rest.writing import written
 
-RESTBENCH = Path(__file__).parents[3] / "shared" / "data" / "tools" / "restbench"
+RESTBENCH = SHARED / "tools" / "restbench"
 KEY = "s3cret+/key"
 DOCUMENT = yaml.safe_load("""
 openapi: 3.0.3

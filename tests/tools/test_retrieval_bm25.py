@@ -6,17 +6,16 @@ import subprocess
 import sys
 import unicodedata
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.public_data import SHARED, needs_shared
 from verl_ext.tools.retrieval import Passage, build_retriever, load_corpus
 from verl_ext.tools.retrieval.bm25 import BM25Options, BM25Retriever, tokenize
 from verl_ext.tools.retrieval.recall import read_questions, recall
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "qa"
 PASSAGES = [
     Passage("0", "Paris", "Paris is the capital of France."),
     Passage("1", "France", "France is a country. Its capital is Paris; Paris is large."),
@@ -150,11 +149,11 @@ def test_corpora_without_passages_or_words_are_refused():
         build_retriever([Passage("0", "!", "...")], "bm25")
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason=f"the shared data are not at {SHARED}")
+@needs_shared
 def test_recall_of_gold_titles_on_real_questions():
-    shared = build_retriever(load_corpus(SHARED / "corpus.jsonl"), "bm25")
+    shared = build_retriever(load_corpus(SHARED / "qa" / "corpus.jsonl"), "bm25")
     for name, at_5, at_10 in (("hotpotqa", 0.755, 0.877), ("2wikimultihopqa", 0.625, 0.678), ("musique", 0.512, 0.586)):
-        questions, _ = read_questions(SHARED / f"{name}.jsonl")
+        questions, _ = read_questions(SHARED / "qa" / f"{name}.jsonl")
         found = shared.search([question.text for question in questions], 10)
         titles = [[hit.passage.title for hit in hits] for hits in found]
         assert recall(questions, titles, 5)[0] == pytest.approx(at_5, abs=0.002)
