@@ -207,6 +207,35 @@ def test_a_failed_run_stops_nothing_and_is_tried_again(tmp_path, capsys):
     assert run_all(runs, tmp_path, 2, PROGRAM) == failed
 
 
+def test_the_time_left_is_told_by_budgets(tmp_path):
+    """A run that does not train says nothing about how long the others take, nor what an earlier process has done."""
+    untrained = {"name": "untrained", "label": "U", "overrides": ["trainer.val_only=true"]}
+    first, *waiting = plan(study_of(tmp_path, methods=[*STUDY["methods"], untrained], seeds=[1]), tmp_path)
+    assert [len(run.budget) for run in (first, *waiting)] == [2, 2, 0]
+    program = [sys.executable, "-c", "pass"]
+    first.folder.mkdir(parents=True)
+    (first.folder / TRACKER).touch()
+    (first.folder / PROCESS).write_text(json.dumps({"command": first.command}))
+
+    def log(questions):
+        entry = {"step": 1, "metrics": {"budget/generated_tokens": 300, "budget/questions": questions}}
+        with open(first.folder / "metrics.jsonl", "a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    log(8)  # of 32: by an earlier process
+    live = launcher.Live(first, tmp_path, program, dict(os.environ), set())
+    live.look()
+    assert live.share == 0.25 and launcher.time_left(waiting, [live], 0.0, 60.0) == ""
+    log(16)
+    live.look()
+    assert live.progress == 0.25 and launcher.time_left(waiting, [live], 0.0, 60.0).strip() == "6 min 00 s left"
+    assert launcher.time_left([], [live], 1.0, 150.0).strip() == "1 min 00 s left"
+    log(40)
+    live.look()
+    live.kill()
+    assert live.share == 1.0 and launcher.time_left(waiting[1:], [live], 0.0, 60.0) == "", "only a validation is left"
+
+
 def test_interrupted_it_ends_what_it_started_and_goes_on_later(tmp_path, hold):
     with launcher._signals():
         handlers = {signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}

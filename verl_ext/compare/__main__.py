@@ -10,6 +10,7 @@ A run that is complete is not run again (docs/compare.md).
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,13 +78,27 @@ def main(arguments: list[str] | None = None) -> int:
             unreported += 1
             continue
         _print_tables(report)
+        print(_next_step(plans[study.name]), end="")
     if failed:
         print(f"\n{len(failed)} run(s) failed: {', '.join(run.name for run in failed)}. The same command tries again.")
     return 1 if failed or unreported else 0
 
 
 def _print_tables(report: Path) -> None:
-    print(f"\n{report}\n\n" + "\n".join(line for line in report.read_text().splitlines() if line.startswith("|")))
+    """Print the sections of a report that have a table, with their titles."""
+    sections = report.read_text(encoding="utf-8").split("\n## ")[1:]
+    print("\n".join([f"\n{report}", *(f"\n{section.strip()}" for section in sections if "\n|" in section)]))
+
+
+def _next_step(runs: list[Run]) -> str:
+    """How to see what the agents of a training said; empty if none is complete."""
+    from verl_ext.reports import program
+
+    run = next((run for run in runs if run.method.trains and run.record), None)
+    if run is None:
+        return ""
+    view = f"{program('verl_ext')} view {os.path.relpath(run.folder)} --open"
+    return f"\nNext:\n  what agents said   {view}   ({run.name}; the others are beside it)\n"
 
 
 def _overlay(folders: list[Path], output: Path, command: str, score: str | None, steps: int | None) -> int:

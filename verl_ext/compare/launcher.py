@@ -50,6 +50,13 @@ class Run:
         return f"{self.method.name} seed {self.seed}"
 
     @property
+    def budget(self) -> dict[str, int]:
+        """Its limits (`mas.budget`); none: it does not train."""
+        start = "mas.budget."
+        given = settings(self.command).items() if self.method.trains else ()
+        return {name.removeprefix(start): int(limit) for name, limit in given if name.startswith(start)}
+
+    @property
     def record(self) -> dict[str, Any] | None:
         """The record of a complete run; None if it is not complete, or another command made it."""
         return self.read(DONE)
@@ -113,7 +120,24 @@ class Live:
         except BaseException:  # a full disk, Ctrl-C: nobody else knows of it
             self.kill()
             raise
-        self.tail, self.step, self.tokens = LogTail(run.folder / NAME), 0, 0
+        self.tail, self.step, self.used = LogTail(run.folder / NAME), 0, dict[str, float]()
+        self._before: float | None = None  # of its budget, used before this process
+
+    @property
+    def tokens(self) -> int:
+        """Generated for training, since the run began."""
+        return int(self.used.get("generated_tokens", 0))
+
+    @property
+    def share(self) -> float:
+        """How much of its budget is used, from 0 to 1: a run goes on until all limits are reached."""
+        parts = (self.used.get(name, 0) / limit for name, limit in self.run.budget.items())
+        return min(1.0, *parts) if self.run.budget else 0.0
+
+    @property
+    def progress(self) -> float:
+        """How much of its budget this process has used."""
+        return self.share - (self._before or 0.0)
 
     @property
     def cost(self) -> dict[str, Any]:
@@ -124,7 +148,10 @@ class Live:
     def look(self) -> int | None:
         """Follow the log and the memory; the exit status once it has ended."""
         for entry in self.tail.news():
-            self.step, self.tokens = entry["step"], entry["metrics"].get("budget/generated_tokens") or self.tokens
+            self.step = entry["step"]
+            self.used |= {n: used for n in self.run.budget if (used := entry["metrics"].get(f"budget/{n}")) is not None}
+        if self._before is None:
+            self._before = self.share
         if time.time() - self._looked > LOOK_AT_MEMORY:
             self._looked = time.time()
             self.peak = max(self.peak, memory(self.process.pid))
@@ -167,11 +194,11 @@ def _run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str]) -
     waiting = [run for run in runs if run.record is None]
     for run in waiting:
         end_left_behind(run.folder)
-    total, to_run = len(runs), len(waiting)
+    total, trained = len(runs), 0.0  # the latter in budgets, of the runs that have ended
     failed: list[Run] = []
     live: list[Live] = []
     started, printed, free = time.time(), time.time(), shares(jobs)
-    print(f"{total} runs, {total - to_run} of them complete, {jobs} at a time, in {output}", flush=True)
+    print(f"{total} runs, {total - len(waiting)} of them complete, {jobs} at a time, in {output}", flush=True)
     try:
         while waiting or live:
             while waiting and len(live) < jobs:
@@ -185,16 +212,34 @@ def _run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str]) -
                 live.remove(one)
                 free.append(one.cores)
                 failed += [one.run] if status else []
-                to_go = len(waiting) + len(live)
-                left = (time.time() - started) / (to_run - to_go) * to_go
-                print(f"[{total - to_go}/{total}] {_outcome(one, status)}   {duration(left)} left", flush=True)
+                trained += 0.0 if status else one.progress
+                left = time_left(waiting, live, trained, time.time() - started)
+                print(f"[{total - len(waiting) - len(live)}/{total}] {_outcome(one, status)}{left}", flush=True)
             if live and time.time() - printed > TELL:
                 printed = time.time()
-                print("  … " + "; ".join(f"{o.run.name} step {o.step}, {o.tokens:,} tokens" for o in live), flush=True)
+                left = time_left(waiting, live, trained, printed - started)
+                print(f"  … {'; '.join(map(_where, live))}{left}", flush=True)
     finally:
         for one in live:
             one.kill()
     return failed
+
+
+def time_left(waiting: Sequence[Run], live: Sequence[Live], trained: float, seconds: float) -> str:
+    """In words, from the budgets that were used in so many seconds; nothing before the first step's end.
+
+    A run that does not train takes minutes where a training takes hours: it is not counted.
+    trained: how many budgets the runs that have ended used.
+    """
+    to_go = sum(bool(run.budget) for run in waiting) + sum(1 - one.share for one in live if one.run.budget)
+    done = trained + sum(one.progress for one in live)
+    return f"   {duration(seconds / done * to_go)} left" if to_go and done else ""
+
+
+def _where(one: Live) -> str:
+    if not one.run.budget:
+        return f"{one.run.name}: validation"
+    return f"{one.run.name} step {one.step}, {one.tokens:,} tokens, {one.share:.0%} of its budget"
 
 
 def _outcome(one: Live, status: int) -> str:
