@@ -16,12 +16,12 @@ refuses (verl/utils/distributed.py), and some settings make it end without havin
 from __future__ import annotations
 
 import contextlib
-import math
+import logging
 import os
 import socket
 import sys
+import warnings
 from collections.abc import Iterator
-from itertools import count, takewhile
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -33,12 +33,11 @@ from omegaconf import DictConfig, OmegaConf
 
 import verl_ext.plugin  # noqa: F401  (configs/ on Hydra's search path, as `import verl` does it)
 from verl_ext.observe.runlog import TRACKER
+from verl_ext.observe.sft_log import LOG, StepLines, losses_of, set_aside
 from verl_ext.recipe_list import find_recipes
-from verl_ext.storage.jsonl import read_log
 
 VENDOR = "verl_ext"  # of our engines (verl_ext/engine/lora/adapters.py)
 HF_MODEL = "hf_model"  # of checkpoint.save_contents: the folder that RL starts from
-LOG = "sft.jsonl"  # verl's metrics, a line per step
 VERLS_MODEL = "~/models/deepseek-llm-7b-chat"  # verl's default of model.path
 # Steps at the beginning and at the end whose mean loss is reported.
 ENDS = 10
@@ -48,6 +47,7 @@ ENDS = 10
 def main(config: DictConfig) -> None:
     """Command line."""
     _stand_alone()
+    silence_libraries()
     with _reasons_in_words():
         if config.trainer.device == "cpu":
             from verl_ext.trainer.run_callback import choose_cpu_platform
@@ -63,7 +63,7 @@ def main(config: DictConfig) -> None:
         if finished(config, steps):  # verl would make a step more
             print(f"This training is complete already, in {config.trainer.default_local_dir}.", flush=True)
         else:
-            train(config)
+            train(config, steps)
     if _rank() == 0:
         print(report(config, steps, HydraConfig.get().runtime.choices.get("sft")), flush=True)
 
@@ -186,23 +186,51 @@ def finished(config: DictConfig, steps: int) -> bool:
     folder = Path(config.trainer.default_local_dir)
     if config.trainer.resume_mode != "auto" or not (folder / f"global_step_{steps}").is_dir():
         return False
+    return _last(folder) >= steps
+
+
+def _last(folder: Path) -> int:
+    """The step of the last checkpoint; 0: there is none."""
     tracker = folder / TRACKER
-    return tracker.is_file() and (last := tracker.read_text().strip()).isdigit() and int(last) >= steps
+    return int(last) if tracker.is_file() and (last := tracker.read_text().strip()).isdigit() else 0
 
 
-def train(config: DictConfig) -> None:
-    """verl's SFTTrainer, from the last checkpoint of its folder if there is one. A collective of all ranks."""
+def train(config: DictConfig, steps: int) -> None:
+    """verl's SFTTrainer, from the last checkpoint of its folder if there is one. A collective of all ranks.
+
+    steps: of the whole training.
+    """
     folder = Path(config.trainer.default_local_dir)
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["VERL_FILE_LOGGER_PATH"] = str(folder / LOG)
-    from verl.trainer.sft_trainer import SFTTrainer
+    from verl.trainer import sft_trainer
+    from verl.utils.checkpoint import checkpoint_handler, checkpoint_manager
 
     if _rank() == 0:
         set_aside(folder / LOG)
-        print(f"Fine-tuning {config.model.path} in {folder} …", flush=True)
+        done = _last(folder) if config.trainer.resume_mode == "auto" else 0
+        so_far = f", from its checkpoint of step {done}" if done else ""
+        print(f"Fine-tuning {config.model.path} in {folder}: {steps} steps{so_far} …", flush=True)
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # verl prints its configuration
-        trainer = SFTTrainer(config)
+        trainer = sft_trainer.SFTTrainer(config)
+    for module in (sft_trainer, checkpoint_handler, checkpoint_manager):
+        vars(module)["print"] = lambda *args, **kwargs: None  # each file that is saved
+    vars(sft_trainer)["tqdm"] = StepLines(folder / LOG, steps)
     trainer.fit()
+
+
+def silence_libraries() -> None:
+    """Hide what libraries print at every start or checkpoint and nobody has to act on."""
+    warnings.filterwarnings("ignore", message=".* engine is not available")  # verl's others than FSDP
+    warnings.filterwarnings("ignore", message="'set_vital' is deprecated")
+    os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")  # a line per file of a checkpoint
+    for name in ("verl.plugin.platform.platform_manager", "torch.fx._symbolic_trace"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    # verl's checkpoints give the float type by its old name.
+    logging.getLogger("transformers.modeling_utils").addFilter(lambda record: "torch_dtype" not in record.getMessage())
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
 
 
 def report(config: DictConfig, steps: int, recipe: str | None) -> str:
@@ -224,33 +252,6 @@ def report(config: DictConfig, steps: int, recipe: str | None) -> str:
     named = next((name for name in [*suited, recipe] if name in recipes), "RECIPE")
     lines.append(f"  python -m verl.trainer.main_ppo +recipe={named} {start}{model}")
     return "\n".join(lines)
-
-
-def set_aside(log: Path) -> None:
-    """Give the log of an earlier part a number, as verl empties it at the start."""
-    if log.is_file() and log.stat().st_size:
-        log.rename(log.with_name(f"{log.stem}.{len(_parts(log))}{log.suffix}"))
-
-
-def _parts(log: Path) -> list[Path]:
-    """The logs of the earlier parts, in order, and `log`."""
-    earlier = (log.with_name(f"{log.stem}.{number}{log.suffix}") for number in count(1))
-    return [*takewhile(Path.is_file, earlier), log]
-
-
-def losses_of(log: Path) -> tuple[list[float], list[float]]:
-    """Losses per training step, and of the held-out conversations, as verl has logged them in all parts."""
-    training: dict[int, float] = {}
-    held: dict[int, float] = {}
-    for part in _parts(log):
-        entries = list(read_log(part))
-        first = min((entry["step"] for entry in entries), default=math.inf)  # from here on the part before was lost
-        for name, found in (("train/loss", training), ("val/loss", held)):
-            for step in [step for step in found if step >= first]:
-                del found[step]
-            logged = [(entry["step"], entry["data"][name]) for entry in entries if name in entry["data"]]
-            found |= {step: math.nan if loss is None else float(loss) for step, loss in logged}  # null: not finite
-    return [training[step] for step in sorted(training)], [held[step] for step in sorted(held)]
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ doctor_report        what the checks of the steps found, in words (`verl_ext doc
 runlog               metrics.jsonl: a line per step
 error_log            error.log: each distinct failure of trajectories, once
 progress, summary    what the terminal shows during a run and at its end
+sft_log              the log of a fine-tuning, and what the terminal shows of it
 plots                the learning curve
 record               the trajectory record: what training and evaluation log of a question
 trajectories         makes these records from sampled questions
