@@ -6,7 +6,7 @@
 # make bench         speed and memory, as ratios within one run
 # make compare       every method on two tiny environments: tables, figures (about two hours; goes on where it was)
 # make compare-quick the same path in minutes
-# make real          a real model on real questions: SmolLM2-135M learns HotpotQA (hours; goes on where it was)
+# make real          a real model on real questions: SmolLM2-135M learns HotpotQA (7 to 10 hours; goes on where it was)
 # make rehearse      training with the real vLLM, in its build for CPUs, in an environment of its own (docs/gpu.md)
 # make lint          ruff, and mypy
 #
@@ -56,6 +56,7 @@ compare-quick: $(VENV)/.train
 	$(PY) -m verl_ext.compare search arithmetic --quick --jobs $(JOBS) $(ARGS)
 
 # HotpotQA comes from the hub, or from a file (QUESTIONS), and the passages from its questions, or from a larger corpus (CORPUS).
+# ARGS are of the comparison: ARGS=--quick runs its small form.
 QUESTIONS ?=
 CORPUS ?= data/hotpotqa_real/corpus.jsonl
 MODEL := models/smollm2/source.json
@@ -64,29 +65,37 @@ COLD_START := runs/mhgpo_real_cold_start/global_step_36/huggingface/config.json
 CHOSEN := runs/mhgpo_real_questions/questions.parquet
 
 real: $(CHOSEN)
+	@echo "make real, 6 of 6: the comparison, six trainings of an hour or more each on two cores (ARGS=--quick: one, of minutes)"
 	$(PY) -m verl_ext.compare real --jobs 1 $(ARGS)
 
 $(MODEL): | $(VENV)/.dev
+	@echo "make real, 1 of 6: the model"
 	$(PY) -m verl_ext.models smollm2-135m --output_dir models/smollm2
 
 $(DATA)/train.parquet: | $(VENV)/.dev
+	@echo "make real, 2 of 6: questions and passages"
 	$(PY) -m verl_ext.data_prep.qa hotpotqa --output_dir $(DATA) --split all --val_size 128 --max_samples 433 \
 		$(if $(QUESTIONS),--local_dataset_path $(QUESTIONS))
 
 $(DATA)/cold_start/demonstrations.parquet: $(DATA)/train.parquet
+	@echo "make real, 3 of 6: the index of the passages, and demonstrations"
 	$(PY) -m verl_ext.data_prep.corpus --input $(CORPUS) --output_dir $(DATA)/index --overwrite
 	$(PY) -m verl_ext.recipe.mhgpo.cold_start.questions --questions $< --index $(DATA)/index --output_dir $(DATA)/cold_start
 
 # 15 minutes; goes on from its last checkpoint, unless the demonstrations are newer.
 $(COLD_START): $(MODEL) $(DATA)/cold_start/demonstrations.parquet
-	[ runs/mhgpo_real_cold_start/latest_checkpointed_iteration.txt -nt $(DATA)/cold_start/demonstrations.parquet ] || \
+	@echo "make real, 4 of 6: the cold start, 15 to 25 minutes on two cores"
+	@[ runs/mhgpo_real_cold_start/latest_checkpointed_iteration.txt -nt $(DATA)/cold_start/demonstrations.parquet ] || \
 		rm -rf runs/mhgpo_real_cold_start
 	$(PY) -m verl_ext.sft +sft=mhgpo_real
 
-# Questions that the cold start answers sometimes: 25 minutes; goes on where it was.
+# Questions that the cold start answers sometimes: 25 minutes; goes on where it was, unless the cold start is newer.
 $(CHOSEN): $(COLD_START)
+	@echo "make real, 5 of 6: questions that the cold start answers sometimes, 25 minutes on two cores"
+	@[ $(@D)/trajectories.jsonl -nt $(COLD_START) ] || rm -rf $(@D)
 	$(PY) -m verl_ext.evaluate +recipe=mhgpo_real data.val_files=$(DATA)/cold_start/rl.parquet evaluate.samples=4 \
 		evaluate.temperature=1 evaluate.keep_between=[0.05,0.95] evaluate.output=$(@D)
+	@[ -f $@ ] || { echo "make real stops here: it needs questions that the cold start answers sometimes. Remedy: other QUESTIONS" >&2; exit 1; }
 
 # VENV of its own, because vLLM brings many packages: VENV=.venv-vllm, unless another one is given.
 rehearse:
