@@ -75,7 +75,7 @@ $(MODEL): | $(VENV)/.dev
 $(DATA)/train.parquet: | $(VENV)/.dev
 	@echo "make real, 2 of 6: questions and passages"
 	$(PY) -m verl_ext.data_prep.qa hotpotqa --output_dir $(DATA) --split all --val_size 128 --max_samples 433 \
-		$(if $(QUESTIONS),--local_dataset_path $(QUESTIONS))
+		$(if $(QUESTIONS),--local_dataset_path $(QUESTIONS),|| { echo "From a file instead: make real QUESTIONS=FILE" >&2; exit 1; })
 
 $(DATA)/cold_start/demonstrations.parquet: $(DATA)/train.parquet
 	@echo "make real, 3 of 6: the index of the passages, and demonstrations"

@@ -98,8 +98,10 @@ def variables() -> dict[str, str]:
     return {name: value for name, value in environment().items() if not name.startswith("MAKE")}
 
 
-def make(room: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*more), cwd=room, env=variables(), capture_output=True, text=True, timeout=900)
+def make(room: Path, *more: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*more), cwd=room, env=variables() | environ, capture_output=True, text=True, timeout=900
+    )
 
 
 def make_and_kill(room: Path) -> None:
@@ -143,6 +145,8 @@ def stages(printed: str) -> list[int]:
 def test_a_part_that_fails_stops_the_command_with_its_own_message(room):
     done = make(room, "QUESTIONS=nowhere.json")
     assert done.returncode == 2 and stages(done.stdout) == [2] and "nowhere.json does not exist" in done.stderr
+    done = make(room, "QUESTIONS=", HF_HUB_OFFLINE="1", HF_HOME=str(room / "hub"))
+    assert done.returncode == 2 and "\nFrom a file instead: make real QUESTIONS=FILE\n" in done.stderr
     done = make(room, "CORPUS=other.jsonl")
     assert done.returncode == 2 and stages(done.stdout) == [2, 3]
     assert "was the index made from the passages of these questions?" in done.stderr
@@ -199,3 +203,11 @@ def test_removed_questions_are_made_again_from_the_answers(made):
     again = make(room)
     assert again.returncode == 0 and stages(again.stdout) == [5, 6] and "384 of 384 are answered" in again.stdout
     assert pq.read_table(file).equals(before) and "2 runs, 2 of them complete" in again.stdout
+
+
+def test_the_answers_of_an_older_cold_start_are_not_kept(made):
+    """Last: the evaluation would refuse to mix them with a newer one's."""
+    room = made[0]
+    (room / COLD_START / "global_step_36/huggingface/config.json").touch()
+    stopped = make(room, "VENV=idle")
+    assert stages(stopped.stdout) == [5] and not (room / CHOSEN).exists() and "stops here" in stopped.stderr

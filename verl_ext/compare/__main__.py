@@ -91,14 +91,18 @@ def _print_tables(report: Path) -> None:
 
 
 def _next_step(runs: list[Run]) -> str:
-    """How to see what the agents of a training said; empty if none is complete."""
+    """How to look at a training, or go on from it; empty if none is complete."""
     from verl_ext.reports import program
 
     run = next((run for run in runs if run.method.trains and run.record), None)
     if run is None:
         return ""
-    view = f"{program('verl_ext')} view {os.path.relpath(run.folder)} --open"
-    return f"\nNext:\n  what agents said   {view}   ({run.name}; the others are beside it)\n"
+    folder = os.path.relpath(run.folder)
+    view = f"{program('verl_ext')} view {folder} --open"
+    return (
+        f"\nNext:\n  what agents said   {view}   ({run.name}; the others are beside it)\n"
+        f"  evaluate, go on    the commands are at the end of {folder}/output.txt\n"
+    )
 
 
 def _overlay(folders: list[Path], output: Path, command: str, score: str | None, steps: int | None) -> int:
