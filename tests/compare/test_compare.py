@@ -197,6 +197,24 @@ def test_complete_runs_are_not_run_again_and_changed_ones_are(tmp_path):
     assert (kept / DONE).read_text() == "{" and (kept / "metrics.jsonl").exists(), "results are set aside, not deleted"
 
 
+def test_a_file_that_is_newer_than_complete_runs_is_named(tmp_path, capsys):
+    """A new cold start at the old place: settings alone do not tell."""
+    model, data = tmp_path / "model", tmp_path / "data.parquet"
+    model.mkdir()
+    for file in (model / "config.json", data):
+        file.write_text("{}")
+    read = ["mas.seed={seed}", "+steps=1", f"+model={model}", f"+data={data}", "+absent=/nowhere"]
+    runs = plan(study_of(tmp_path, overrides=read), tmp_path)
+    run_all(runs, tmp_path, 2, PROGRAM)
+    run_all(runs, tmp_path, 2, PROGRAM)
+    assert "has changed" not in capsys.readouterr().out
+    later = time.time() + 9
+    os.utime(model / "config.json", (later, later))
+    run_all(runs, tmp_path, 2, PROGRAM)
+    told = capsys.readouterr().out
+    assert f"{model} has changed since complete runs read it" in told and str(data) not in told
+
+
 def test_a_failed_run_stops_nothing_and_is_tried_again(tmp_path, capsys):
     methods = [*STUDY["methods"][1:], {"name": "broken", "label": "B", "overrides": ["+slope=0", "+fail=1"]}]
     runs = plan(study_of(tmp_path, methods=methods, seeds=[1]), tmp_path)

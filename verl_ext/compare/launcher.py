@@ -70,6 +70,18 @@ class Run:
             return None
 
 
+def changed_since(runs: Sequence[Run]) -> list[str]:
+    """The files and folders that overrides of complete runs name, and that are newer than the runs."""
+    found: dict[str, None] = {}
+    for run in (run for run in runs if run.record is not None):
+        ended = (run.folder / DONE).stat().st_mtime
+        for path in (Path(value) for value in settings(run.command).values() if value.startswith("/")):
+            files = filter(Path.is_file, path.iterdir() if path.is_dir() else [path])
+            if any(file.stat().st_mtime > ended for file in files):
+                found[str(path)] = None
+    return [*found]
+
+
 def settings(overrides: Sequence[str]) -> dict[str, str]:
     """The overrides without repetition: the last one of each setting counts."""
     return {name: value for name, _, value in (text.partition("=") for text in overrides)}
@@ -199,6 +211,8 @@ def _run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str]) -
     live: list[Live] = []
     started, printed, free = time.time(), time.time(), shares(jobs)
     print(f"{total} runs, {total - len(waiting)} of them complete, {jobs} at a time, in {output}", flush=True)
+    for path in changed_since(runs):
+        print(f"  {path} has changed since complete runs read it: to repeat them, remove their folders", flush=True)
     try:
         while waiting or live:
             while waiting and len(live) < jobs:
