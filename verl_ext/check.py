@@ -90,7 +90,24 @@ def examine(
     with hydra.initialize_config_module("verl.trainer.config", version_base=None):
         report.attempt(check_keys_known, report.config, list(overrides))
     fill(report, gpu_memory, strict, load)
+    if not report.problems:
+        _check_continued(report)
     return report
+
+
+def _check_continued(report: Report) -> None:
+    """Whether the run would go on from a checkpoint that its folder, or `resume_path`, holds."""
+    from verl_ext.trainer import lora_setup
+    from verl_ext.trainer.state import run_settings
+
+    report.attempt(lora_setup.check_resumed, report.config)
+    report.attempt(run_settings.check_ranks, report.config)
+    try:
+        report.attempt(run_settings.check_same_run, report.config, False)
+    except OSError as error:  # of a tool whose files are made at the start
+        report.add(
+            "not checked", f"whether the run in {report.config.trainer.default_local_dir} has these settings: {error}"
+        )
 
 
 def fill(

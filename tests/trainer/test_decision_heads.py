@@ -145,13 +145,13 @@ def test_without_heads_nothing_happens(tmp_path):
 # --- settings -------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_head_means_for_the_rest_of_the_configuration():
+def test_what_a_head_means_for_the_rest_of_the_configuration(tmp_path):
     config = composed("+recipe=puppeteer_tiny", HEAD)
     assert check_multi_agent(config) == "accuracy" and not decides(config)
     workflow = build_workflow(read_mas_config(config))
     assert workflow.trained_agents == ["orchestrator"] and workflow.policy_agents == []
     assert list(heads_of(workflow)) == ["orchestrator"]
-    report = examine(["+recipe=puppeteer_tiny", HEAD])
+    report = examine(["+recipe=puppeteer_tiny", HEAD, f"trainer.default_local_dir={tmp_path}"])
     assert report.problems == [] and ("heads", "orchestrator: hashing, lr 0.1") in report.facts
     joint = ["mas.workflow.train_agents=true", "mas.loss.agent_weights=batch", "mas.policy=per_agent_lora"]
     joint += ["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"]

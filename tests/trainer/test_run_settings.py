@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from fnmatch import fnmatchcase
 
@@ -11,6 +12,7 @@ from omegaconf import OmegaConf
 import verl_ext.recipe.baselines
 from tests.trainer.test_checkpoint import checkpoints
 from tests.trainer.test_recipes import composed
+from verl_ext.check import examine
 from verl_ext.tools.simulator.cache import ResultCache
 from verl_ext.tools.simulator.keys import CallKey
 from verl_ext.trainer.state.checkpoint import TRACKER, mark_complete
@@ -25,6 +27,7 @@ from verl_ext.trainer.state.run_settings import (
     settings_of,
 )
 from verl_ext.trainer.state.tool_caches import lost_results, recorded_results
+from verl_ext.worlds.biographies import ensure
 
 
 def settings(folder, strategy="fof", resume="auto", steps=3, lr=1e-4, **trainer):
@@ -148,6 +151,22 @@ def test_every_setting_that_changes_what_is_learned_is_named(begun, recipe):
         check_same_run(composed(*recipe, f"trainer.default_local_dir={begun}", *overrides))
     for name, value in changed.items():
         assert f"\n  {name}: " in str(refused.value) and f" there, {value} here" in str(refused.value), name
+
+
+def test_the_check_refuses_what_the_start_would_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run, given = tmp_path / "runs" / "mhgpo_tiny", ["+recipe=mhgpo_tiny"]
+    ensure("data/tiny_world", train_size=64, val_size=8)
+    check_same_run(composed(*given))
+    checkpoints(run, [2])
+    before = sorted(run.rglob("*"))
+    assert examine(given).problems == []
+    (problem,) = examine([*given, "mas.sampling.strategy=rr"]).problems
+    assert "mhgpo_tiny holds a run with other settings" in problem and "strategy: fof there, rr here" in problem
+    shutil.rmtree("data")
+    report = examine(given)
+    assert report.problems == [] and "corpus.jsonl" in dict(report.facts)["not checked"]
+    assert sorted(run.rglob("*")) == before
 
 
 def test_what_a_judge_is_asked_counts_wherever_its_file_is(tmp_path, recipe):

@@ -52,10 +52,13 @@ SERVED = "mas.agents.*.endpoint.url"
 OVERSAMPLING = ("mas.sampling.oversample", "mas.sampling.max_cuts")
 
 
-def check_same_run(config: DictConfig) -> None:
+def check_same_run(config: DictConfig, record: bool = True) -> None:
     """Record the settings of a run for its checkpoints; refuse to continue from a checkpoint with other settings.
 
     Only what `resume_mode=auto` finds is checked: `disable` and `resume_path` are the user's explicit wish.
+
+    Args:
+        record: False: only check, and write nothing.
 
     Raises:
         ValueError: the folder's last checkpoint is of a run with other settings (names those that differ), or cannot
@@ -63,8 +66,11 @@ def check_same_run(config: DictConfig) -> None:
     """
     if config.trainer.get("val_only", False):
         return
-    folder, now = Path(config.trainer.default_local_dir), settings_of(config) | _contents_of(config)
+    folder = Path(config.trainer.default_local_dir)
     step = checkpoint.last_checkpoint(folder) if config.trainer.resume_mode == "auto" else None
+    if step is None and not record:
+        return
+    now = settings_of(config) | _contents_of(config)
     before = checkpoint.read_marker(checkpoint.place_of(folder, step))["settings"] if step is not None else {}
     both = [name for name in before if name.startswith(CONTENTS) and name in now]
     if other := [name.removeprefix(CONTENTS) for name in both if before[name] != now[name]]:
@@ -82,7 +88,8 @@ def check_same_run(config: DictConfig) -> None:
             "Remedy: another folder (trainer.default_local_dir=…), or remove this one; to go on with other settings on "
             "purpose: trainer.resume_mode=resume_path and trainer.resume_from_path=…/global_step_…"
         )
-    write_file(folder / checkpoint.SETTINGS_FILE, json.dumps(now, indent=1))
+    if record:
+        write_file(folder / checkpoint.SETTINGS_FILE, json.dumps(now, indent=1))
 
 
 def _contents_of(config: DictConfig) -> dict[str, str]:
