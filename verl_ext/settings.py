@@ -111,10 +111,12 @@ def _model_in(annotation: Any) -> Any:
     return next((found for part in getattr(annotation, "__args__", ()) if (found := _model_in(part))), None)
 
 
-def unknown_key(key: Any, known: Iterable[str], path: str) -> str:
-    """The message for a key that a section does not have, with the closest one that it has."""
+def unknown_key(key: Any, known: Iterable[str], path: str, if_meant: str = "") -> str:
+    """The message for a key that a section does not have: with the closest one that it has, or else `if_meant`."""
     known = sorted(known)
-    return f"unknown key {_place(path, [key])}{did_you_mean(key, known)} (allowed: {', '.join(known) or 'none'})"
+    close = did_you_mean(key, known)
+    allowed = f"(allowed: {', '.join(known) or 'none'})"
+    return f"unknown key {_place(path, [key])}{close} {allowed}{'' if close else if_meant}"
 
 
 def unknown_name(what: str, name: object, known: Iterable[str]) -> str:

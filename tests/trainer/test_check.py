@@ -222,15 +222,18 @@ def test_what_is_wrong(overrides, message):
         ("mas.memory.capacity=5 +recipe=mhgpo_tiny", ".mas.memory is null.; .* plus: [+]mas.memory.capacity=5"),
         ("mas.agents.math_agent.trained=false", "plus: [+]mas.agents.math_agent.trained=false"),
         ("mas.agents.math_agent.tokens=3", "allowed: cost, endpoint, head, max_tokens"),
-        ("mas.agents.math.trained=false", "unknown key mas.agents.math; .* master.*[+]mas.agents.math.trained=false"),
+        ("mas.agents.math.trained=false", "unknown key mas.agents.math; did you mean .* master[^+]*$"),
+        ("mas.agents.poet.trained=false", "unknown key mas.agents.poet .* master.*[+]mas.agents.poet.trained=false"),
         ("mas.advantage.topk=3", "did you mean 'top_k'"),
-        ("data.train_batch_sise=3", "unknown key data.train_batch_sise; did you mean 'train_batch_size'"),
+        ("data.train_batch_sise=3", "unknown key data.train_batch_sise; did you mean 'train_batch_size'[^+]*$"),
+        ("data.train_batch_sise=3 trainer.nodes=2", "unknown key data.train_batch_sise; did you mean"),
+        ("mas.tools.search.top=3 +recipe=mhgpo_tiny", "mas.tools.search.top; did you mean 'top_k'[^+]*$"),
     ],
 )
 def test_a_key_that_the_recipe_does_not_set(override, message):
-    override, _, recipe = override.partition(" ")
+    recipe = [] if "+recipe" in override else ["+recipe=joyagents_tiny"]
     with pytest.raises(HydraException, match=message):
-        compose([recipe or "+recipe=joyagents_tiny", override])
+        compose([*recipe, *override.split()])
 
 
 @pytest.mark.parametrize(

@@ -88,16 +88,18 @@ def _explanation(error: Exception, overrides: list[str], compose: Callable[[list
     if isinstance(error, MissingConfigException) and error.options and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
         return f"{first}: {unknown_name(group, name, error.options)}"
+    kept, about = overrides, ""
     # For a group, Hydra's own message has the remedy.
-    refused = re.match(r"Could not override '([^'.]+\.[^']+)'", first)
-    rest = [one for one in overrides if refused is None or one.partition("=")[0] != refused[1]]
-    if refused is None or len(rest) == len(overrides):
-        return None
-    try:
-        config = compose(rest)
-    except HydraException:
-        return None
-    return _missing_key(next(one for one in overrides if one not in rest), config)
+    while refused := re.match(r"Could not override '([^'.]+\.[^']+)'", str(error)):
+        rest = [one for one in kept if one.partition("=")[0] != refused[1]]
+        if len(rest) == len(kept):
+            break
+        about, kept = about or next(one for one in kept if one not in rest), rest
+        try:
+            return _missing_key(about, compose(kept))
+        except HydraException as another:
+            error = another
+    return None
 
 
 def _missing_key(override: str, config: DictConfig) -> str | None:
@@ -118,9 +120,9 @@ def _missing_key(override: str, config: DictConfig) -> str | None:
     if part in known or section and part in section.model_fields:
         null = f" ({path} is null)" if node is None else ""
         return f"{path}.{part} is not set by this recipe{null}; it is added with a plus: +{override}"
-    text = unknown_key(part, section.model_fields if section else known, path)
     takes = (node.get("_target_") if node else None) or (path if ours and section is None else None)
-    return f"{text}; what else {takes} takes is added with a plus: +{override}" if takes else text
+    added = f"; what else {takes} takes is added with a plus: +{override}" if takes else ""
+    return unknown_key(part, section.model_fields if section else known, path, added)
 
 
 def _known_names(config: DictConfig, path: str, node: Any) -> list[str]:

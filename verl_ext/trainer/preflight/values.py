@@ -132,8 +132,8 @@ def _unknown(given: Any, stock: Any, path: str, allowed: tuple[str, ...]) -> lis
         if place in allowed or any(one.startswith(f"{place}.") and key not in known for one in allowed):
             continue
         if key not in known:
-            message = unknown_key(key, map(str, known), path.rstrip("."))
-            problems.append(f"{message}; to add it on purpose: +{place}=… on the command line")
+            added = f"; to add it on purpose: +{place}=… on the command line"
+            problems.append(unknown_key(key, map(str, known), path.rstrip("."), added))
         elif isinstance(value, dict) and isinstance(stock.get(key), dict) and stock[key]:
             problems += _unknown(value, stock[key], f"{place}.", allowed)
     return problems
