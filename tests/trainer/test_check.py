@@ -462,6 +462,7 @@ def test_the_time_of_a_step_is_bounded_by_the_limits_and_told_where_the_model_co
     assert "on 1 × one core of this CPU, without the time of tools: " in facts["time of a step"]
     assert "a call reads 512 tokens and writes 15, the longest chain writes 44" in facts["time of a step"]
     assert "at their limits often take several times the truth" in facts[""]
+    assert "more cores help" in facts[""] and "GPU" not in facts[""]
     assert dict(examined("+recipe=mhgpo").facts)["time of a step"].startswith("known once the kind of GPU is: --device")
     small = Device("a core", 1e11, 1e10, 2.0**20, 1e10, 1e10, 1, "made up")
     monkeypatch.setattr("verl_ext.plan.brief.measured_cpu", lambda **_: small)

@@ -64,7 +64,8 @@ def time_of_a_step(given: argparse.Namespace, config: DictConfig, known: Mapping
     left_out = ["a critic"] * trains_critic(config) + ["tools"] * (not given.tool_seconds and bool(config.mas.tools))
     without = f", without the time of {' and '.join(left_out)}" * bool(left_out)
     calls = next(fact for fact in facts if fact.startswith("a call reads"))
+    why = WHY[term].replace("GPUs", "cores") if kind == "cpu" else WHY[term]
     return [
         f"{'at most ' * limits}about {seconds(found):,.3g} s on {ranks} × {device.name}{without}: {calls}",
-        f"{share:.0%} of it{policy and f', {policy}'}: {WHY[term]}; {LIMITS if limits else ERROR[kind]}",
+        f"{share:.0%} of it{policy and f', {policy}'}: {why}; {LIMITS if limits else ERROR[kind]}",
     ]
