@@ -221,6 +221,25 @@ def test_finished_runs_are_compared_by_their_own_headline(tmp_path):
     assert re.search(r"^\| method \| +EM \| +F1 \|", report, re.M), report
 
 
+def test_the_settings_in_which_finished_runs_differ_are_shown(tmp_path):
+    """Not those that are equal, the seed, or what is no setting; null is as good as absent."""
+    runs = [logged(tmp_path / name, 0.3, 10.0) for name in ("one", "two", "old")]
+    same = {"algorithm.gamma": 1.0, "mas.seed": 1, "contents of a.py": "x", "data.train_files": ["a.parquet"]}
+    (runs[0] / "settings.json").write_text(json.dumps(same | {"mas.sampling.strategy": "rr", "mas.judge.url": None}))
+    other = {"mas.seed": 2, "contents of a.py": "y", "mas.sampling.strategy": "fof", "mas.tools.search.top_k": 3}
+    (runs[1] / "settings.json").write_text(json.dumps(same | other))
+    assert main(["--runs", *map(str, runs), "--output", str(tmp_path / "out")]) == 0
+    report = (tmp_path / "out" / "runs" / "report.md").read_text()
+    section = report.partition("## Settings that differ")[2].partition("##")[0]
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in section.splitlines() if row.startswith("| ")]
+    assert rows == [
+        ["setting", "one", "two"],
+        ["mas.sampling.strategy", "rr", "fof"],
+        ["mas.tools.search.top_k", "–", "3"],
+    ]
+    assert "No settings are recorded of old." in section
+
+
 def test_the_policies_of_runs_have_a_table_with_their_own_settings(tmp_path):
     one, two = logged(tmp_path / "one", 0.3, 10.0), logged(tmp_path / "two", 0.3, 10.0)
     policies = {"small.agents": ["a", "b"], "large.agents": ["c"], "large.actor.optim.lr": 0.001, "large.frozen": False}

@@ -160,11 +160,16 @@ def measure(study: Study, runs: list[Run]) -> dict[str, Measured]:
     return found
 
 
+def settings_of(folder: Path) -> dict[str, Any]:
+    """The settings that a run has left, by dotted keys; empty if it has left none."""
+    file = folder / SETTINGS
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
 def policies_of(folder: Path) -> dict[str, dict[str, Any]]:
     """`mas.policies` by name, from the settings that a run has left: dotted keys. None in a run without them."""
-    file, found = folder / SETTINGS, dict[str, dict[str, Any]]()
-    given = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    for key, value in given.items():
+    found = dict[str, dict[str, Any]]()
+    for key, value in settings_of(folder).items():
         if key.startswith("mas.policies.") and key.count(".") > 2:
             name, setting = key.removeprefix("mas.policies.").split(".", 1)
             found.setdefault(name, {})[setting] = value

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
+from typing import Any
 
-from verl_ext.compare.measure import Measured, policies_of, used
+from verl_ext.compare.measure import Measured, policies_of, settings_of, used
 from verl_ext.compare.report import write_tables
 from verl_ext.compare.study import BUDGETS, Method, Study
 from verl_ext.observe.runlog import NAME, read_log
+from verl_ext.reports import markdown
 from verl_ext.settings import unknown_name
+from verl_ext.trainer.state.run_settings import CONTENTS
 
 SCORE = "val/system/"
+# Characters of a setting's value in a table.
+SHOWN = 60
 
 
 def overlay(
@@ -31,7 +36,8 @@ def overlay(
     Raises:
         ValueError: a folder has no log, the logs have no validation in common, or not this score.
     """
-    methods = {name: _measured(folder, name, steps) for name, folder in _named(folders).items()}
+    named = _named(folders)
+    methods = {name: _measured(folder, name, steps) for name, folder in named.items()}
     known = [
         {key.removeprefix(SCORE) for e in m.logs[0] for key in e["metrics"] if SCORE in key} for m in methods.values()
     ]
@@ -54,7 +60,8 @@ def overlay(
         methods=[Method(name=name, label=method.label) for name, method in methods.items()],
     )
     about = [
-        f"{date.today()} · `{command}` · one run each, at the first validated step that has used up what all have."
+        f"{date.today()} · `{command}` · one run each, at the first validated step that has used up what all have.",
+        *_differing({name: settings_of(folder) for name, folder in named.items()}),
     ]
     output.mkdir(parents=True, exist_ok=True)
     return write_tables(study, methods, about, output)
@@ -68,6 +75,23 @@ def _named(folders: Sequence[Path]) -> dict[str, Path]:
         if len(named) == len(whole):
             return named
     raise ValueError(f"a folder is given twice: {' '.join(map(str, folders))}")
+
+
+def _differing(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A table of the settings that differ between the runs that have recorded theirs, seeds left out."""
+    runs = {name: given for name, given in settings.items() if given}
+    keys = sorted({key for given in runs.values() for key in given if not key.startswith(CONTENTS)})
+    values = {key: [given.get(key) for given in runs.values()] for key in keys if key.split(".")[-1] != "seed"}
+    rows = [[key, *map(_short, found)] for key, found in values.items() if any(one != found[0] for one in found)]
+    unknown = [f"No settings are recorded of {', '.join(none)}."] if (none := [*settings.keys() - runs.keys()]) else []
+    if not rows:
+        return unknown
+    return ["", "## Settings that differ", "", *markdown(["setting", *runs], rows), "", *unknown]
+
+
+def _short(value: Any) -> str:
+    text = "–" if value is None else str(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
 def _measured(folder: Path, name: str, steps: int | None) -> Measured:
