@@ -39,6 +39,7 @@ class FunctionDecision(Workflow):
 
     headline = "f1"
     needs = ("function_search",)
+    needs_truth = True
 
     def __init__(self, offered: int = 8, prompts: str = "faithful") -> None:
         at_least(1, offered=offered)

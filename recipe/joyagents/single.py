@@ -28,7 +28,7 @@ class SingleAgent(ReActAgent):
         ValueError: an argument out of range.
     """
 
-    headline, details = "accuracy", DETAILS
+    headline, details, needs_truth = "accuracy", DETAILS, True
     needs = ("knowledge", "shop_search", "shop_call", "function_search", "function_call")
 
     def __init__(

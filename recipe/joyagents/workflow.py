@@ -55,6 +55,7 @@ class JoyAgents(ReActAgent):
     """
 
     headline = "accuracy"
+    needs_truth = True
     details = ("rounds", "specialists", *DETAILS[1:])
 
     def __init__(

@@ -27,6 +27,7 @@ class SearchQA(Workflow):
 
     headline = "f1"
     needs: Sequence[str] = ("search",)
+    needs_truth = True
 
     def __init__(self, prompts: str = "faithful", penalties: dict[str, Any] | None = None):
         self.prompts = ask = prompts_of(prompts, PROMPTS)

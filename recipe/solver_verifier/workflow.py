@@ -28,6 +28,7 @@ class SolveAndVerify(Workflow):
     """
 
     headline = "em"
+    needs_truth = True
 
     def __init__(self, max_solutions: int = 3, unparsable: float = -0.5, prompts: str = "tiny"):
         at_least(1, max_solutions=max_solutions)

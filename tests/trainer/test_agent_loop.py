@@ -9,6 +9,8 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import torch
+from verl.utils.tensordict_utils import get_tensordict
 
 from tests.helpers import FakeLLM, Script, chain, forest_of, walk
 from verl_ext.mas.stopwatch import Stopwatch
@@ -33,6 +35,13 @@ def test_every_question_once_and_all_workers_alike_over_many_deals(sizes):
             worker += share
         dealt += size
     assert received == [list(range(rank, sum(sizes), 3)) for rank in range(3)]
+
+
+def test_a_row_without_a_data_source_is_of_the_one_that_verls_validation_counts():
+    rows = get_tensordict({"index": torch.arange(2)})
+    assert [agent_loop._row(rows, i)["data_source"] for i in range(2)] == ["unknown"] * 2
+    named = get_tensordict({"data_source": ["a", "b"]})
+    assert agent_loop._row(named, 1)["data_source"] == "b"
 
 
 class Queue:

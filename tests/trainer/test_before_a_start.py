@@ -14,6 +14,8 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from tests.trainer.test_recipes import composed
+from verl_ext.evaluate.questions import read_tasks
+from verl_ext.mas import Agent, Workflow
 from verl_ext.tracebacks import explained
 from verl_ext.trainer.build import build_tools
 from verl_ext.trainer.config import read_mas_config
@@ -88,14 +90,26 @@ def test_tools_that_can_work(tmp_path):
     check_tools(composed("+recipe=mhgpo_tiny", "mas.tools.search.corpus=null", *unasked))
 
 
+class Unscored(Workflow):
+    agents = {"drafter": Agent(str)}
+
+    async def run(self, task, ctx): ...
+
+    def reward(self, task, result): ...
+
+
 MESSAGES = [{"role": "user", "content": "q"}]
 TWO = [{"index": 0}, {"index": 1}]
 
 
-def questions(path: Path, info: list, source: str = "mine", prompt: object = "q") -> Path:
-    """A parquet file in verl's schema with these extra_info values; `prompt` is that of the last row."""
+TRUTH = {"ground_truth": {"target": ["a"]}}
+
+
+def questions(path: Path, info: list, source: str = "mine", prompt: object = "q", truth: object = TRUTH) -> Path:
+    """A parquet file in verl's schema with these extra_info values; `prompt` and `truth` are those of the last row."""
     asked = [MESSAGES] * (len(info) - 1) + [MESSAGES if prompt == "q" else prompt]
-    columns = {"prompt": asked, "reward_model": [{"style": "rule"}] * len(info), "data_source": [source] * len(info)}
+    scored = [TRUTH] * (len(info) - 1) + [truth]
+    columns = {"prompt": asked, "reward_model": scored, "data_source": [source] * len(info)}
     pq.write_table(pa.table({**columns, "extra_info": info}), path)
     return path
 
@@ -145,6 +159,20 @@ def test_a_row_without_a_question_is_named(tmp_path, prompt):
     path = questions(tmp_path / "two.parquet", TWO, prompt=prompt)
     with pytest.raises(ValueError, match=r"two.parquet, row 1: prompt must be a list of messages with a content"):
         check(path, path)
+
+
+@pytest.mark.parametrize(("rows", "row"), [(TWO, 1), (TWO[:1], 0)])
+def test_a_row_without_a_ground_truth_is_named_where_the_reward_needs_one(tmp_path, rows, row):
+    """In the second file there is no such field at all."""
+    path = questions(tmp_path / "q.parquet", rows, truth={"style": "rule"})
+    given = [f"data.train_files={path}", f"data.val_files={path}", "data.train_batch_size=1"]
+    config = composed("+recipe=mhgpo_tiny", *given)
+    with pytest.raises(ValueError, match=rf"q.parquet, row {row}: reward_model has no ground_truth, which the reward"):
+        check_data(config)
+    with pytest.raises(ValueError, match=rf"row {row}: reward_model has no ground_truth"):
+        read_tasks(str(path), truth=True)
+    config.mas.workflow, config.mas.agents = {"_target_": "tests.trainer.test_before_a_start.Unscored"}, {}
+    check_data(config)
 
 
 @pytest.mark.parametrize(

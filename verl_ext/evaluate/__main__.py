@@ -142,7 +142,7 @@ def prepare(config: DictConfig) -> tuple[Any, ...]:
     check_served(section, mas, workflow)
     if mas.prepare:
         call(OmegaConf.to_container(config.mas.prepare, resolve=True))
-    tasks = read_tasks(config.data.val_files, section.max_questions)
+    tasks = read_tasks(config.data.val_files, section.max_questions, workflow.needs_truth)
     model = model_of(config, section)
     if model is None:
         own = [name for name in (adapters_of(mas, workflow) or {}).values() if name]

@@ -10,15 +10,17 @@ from verl_ext.mas.types import Task
 from verl_ext.trainer.preflight.data import check_files, files_of
 
 
-def read_tasks(val_files: Any, max_questions: int | None = None) -> list[Task]:
+def read_tasks(val_files: Any, max_questions: int | None = None, truth: bool = False) -> list[Task]:
     """The questions of `data.val_files`, in the files' order.
 
     Args:
         val_files: one parquet file in verl's schema, or several.
         max_questions: at most so many of each data source, the first ones; None: all.
+        truth: each row must have a ground truth.
 
     Raises:
-        ValueError: no file, one that is missing or not in verl's schema, or a row without a prompt or index.
+        ValueError: no file, one that is missing or not in verl's schema, or a row without a prompt, an index, or the
+            ground truth that it must have.
     """
     paths = files_of(val_files, "data.val_files")
     strange = [path for path in paths if "://" in path or not path.endswith(".parquet")]
@@ -27,7 +29,7 @@ def read_tasks(val_files: Any, max_questions: int | None = None) -> list[Task]:
             f"data.val_files: {', '.join(strange)}: an evaluation reads local .parquet files. "
             "Remedy: copy or write them so; data_prep/ has a script per data set"
         )
-    check_files(paths)
+    check_files(paths, truth)
     kept: Counter[str] = Counter()
     tasks = []
     for path in paths:

@@ -30,6 +30,7 @@ class Workflow(ABC):
         needs: names of the tools that it calls; it is refused where `mas.tools` lacks one.
         needs_sampling: its parallel parts differ by sampling noise alone, e.g. chains that vote: greedy, they would be
             copies of one, so greedy validations and evaluations are refused.
+        needs_truth: its reward reads `task.ground_truth`; data with a row that has none are refused before the start.
         needs_judge: its reward asks `judge`, which `mas.judge` configures; it is refused where none is.
         judge: the judge of `mas.judge`, or None.
         forkable: False once it has turned out that a replay asks something else (`diverged`): the strategies then
@@ -44,6 +45,7 @@ class Workflow(ABC):
     no_trained_agents_hint: str = "Remedy: ++mas.agents.<name>.trained=true for one of them"
     needs: Sequence[str] = ()
     needs_sampling: bool = False
+    needs_truth: bool = False
     needs_judge: bool = False
     judge: Judge | None = None
     forkable: bool = True

@@ -21,9 +21,12 @@ def check_data(config: DictConfig) -> None:
     Raises:
         ValueError: names the file, what is wrong with it, and the remedy; `TooFewQuestions` for the last.
     """
-    data = config.data
-    rows = check_files(files_of(data.train_files, "data.train_files"))
-    if not check_files(files_of(data.val_files, "data.val_files")):
+    from verl_ext.trainer.build import build_workflow
+    from verl_ext.trainer.config import read_mas_config
+
+    data, truth = config.data, "mas" in config and build_workflow(read_mas_config(config)).needs_truth
+    rows = check_files(files_of(data.train_files, "data.train_files"), truth)
+    if not check_files(files_of(data.val_files, "data.val_files"), truth):
         raise TooFewQuestions("data.val_files hold no question. Remedy: some rows, e.g. those of data.train_files")
     limit = data.get("train_max_samples", -1)
     rows = min(rows, limit) if limit > 0 else rows
@@ -63,17 +66,20 @@ def parquet_rows(files: Any) -> int | None:
         return None
 
 
-def check_files(paths: list[str]) -> int:
+def check_files(paths: list[str], truth: bool = False) -> int:
     """Number of rows of local parquet files; remote and json files are left to verl and count as endless.
 
+    Args:
+        truth: each row must have a `reward_model.ground_truth`.
+
     Raises:
-        ValueError: a file is missing, unreadable, or not in verl's schema; or two rows have the same `data_source` and
-            `extra_info.index`, from which sampling noise and the order of rows are derived.
+        ValueError: a file is missing, unreadable, or not in verl's schema; a row has no ground truth; or two rows have
+            the same `data_source` and `extra_info.index`, from which sampling noise and the order of rows are derived.
     """
     local = [path for path in paths if "://" not in path and not path.endswith((".json", ".jsonl"))]
     owners: dict[tuple[Any, Any], str] = {}
     for path in local:
-        for source, index in _check_file(path):
+        for source, index in _check_file(path, truth):
             if owner := owners.get((source, index)):
                 raise ValueError(
                     f"{path}: the row with extra_info.index {index} of data_source {source!r} is also in {owner}; "
@@ -83,7 +89,7 @@ def check_files(paths: list[str]) -> int:
     return len(owners) if len(local) == len(paths) else 1 << 62
 
 
-def _check_file(path: str) -> list[tuple[Any, Any]]:
+def _check_file(path: str, truth: bool) -> list[tuple[Any, Any]]:
     """data_source and extra_info.index of each row."""
     import pyarrow.parquet as pq
 
@@ -108,12 +114,18 @@ def _check_file(path: str) -> list[tuple[Any, Any]]:
         raise ValueError(
             f"{path}: extra_info has no field index (its type is {info}). Remedy: write the row's number; {SCRIPTS}"
         )
-    columns = [name for name in ("prompt", "extra_info.index", "data_source") if name.partition(".")[0] in schema.names]
+    wanted = ("prompt", "extra_info.index", "data_source", *(["reward_model.ground_truth"] if truth else []))
+    columns = [name for name in wanted if name.partition(".")[0] in schema.names]
     found: list[tuple[Any, Any]] = []
     for batch in table.iter_batches(columns=columns):
         for row in batch.to_pylist():
             place, index = f"{path}, row {len(found)}", (row["extra_info"] or {}).get("index")
             _check_question(row["prompt"], place)
+            if truth and (row.get("reward_model") or {}).get("ground_truth") is None:
+                raise ValueError(
+                    f"{place}: reward_model has no ground_truth, which the reward of this system is computed from. "
+                    "Remedy: write it, or leave out the row"
+                )
             found.append((row.get("data_source"), _whole(index, place)))
     return found
 

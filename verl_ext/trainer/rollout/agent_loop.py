@@ -231,7 +231,7 @@ class MultiAgentLoopManager:
 
 
 def _row(batch: TensorDict, i: int) -> dict[str, Any]:
-    """Row i of a TensorDict as plain values."""
+    """Row i of a TensorDict as plain values; without a data source it is of "unknown", as in verl's validation."""
 
     def value(column: Any) -> Any:
         if isinstance(column, torch.Tensor):
@@ -242,4 +242,4 @@ def _row(batch: TensorDict, i: int) -> dict[str, Any]:
             return column.data
         return column
 
-    return {name: value(column) for name, column in batch.items()}
+    return {"data_source": "unknown"} | {name: value(column) for name, column in batch.items()}
