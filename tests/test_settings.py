@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import pytest
@@ -23,6 +24,7 @@ class Outer(Settings):
     maybe: Inner | None = None
     many: dict[str, Inner] = {}
     values: list[float] | None = None
+    paths: str | Sequence[str] = ""
 
     @model_validator(mode="after")
     def _check(self) -> Outer:
@@ -50,6 +52,7 @@ class Outer(Settings):
         ({"name": "x", "inner": {"share": float("nan")}}, "s.inner.share=nan must be finite"),
         ({"name": "x", "inner": 3}, "s.inner=3 must be a section with keys"),
         ({"name": "x", "values": "0.5"}, "s.values='0.5' must be a list"),
+        ({"name": "x", "paths": 5}, "s.paths=5 must be of type str or a list"),
         ({"name": "x", "steps": 200, "on": True}, "s.steps above 100 needs s.on=false"),
         ("text", "s must be a section with keys, but is 'text'"),
     ],
@@ -57,7 +60,7 @@ class Outer(Settings):
 def test_a_refusal_names_the_place_what_was_given_and_what_is_allowed(values, message):
     with pytest.raises(ValueError) as refused:
         Outer.read(values, "s")
-    assert str(refused.value).startswith(message)
+    assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
 
 
 def test_what_is_right_is_read_whole_and_an_integer_is_a_number():

@@ -33,10 +33,15 @@ WORDS: dict[str, str] = {
     "bool_type": "must be of type bool",
     "string_type": "must be of type str",
     "list_type": "must be a list",
+    "is_instance_of": "must be a list",
     "too_short": "must have {min_length} or more",
     "dict_type": "must be a section with keys",
     "model_type": "must be a section with keys",
 }
+
+
+# Parts of a place by which pydantic tells the types of a union apart.
+TAGS = ("function-", "lax-or-strict", "json-or-python")
 
 
 class Settings(BaseModel):
@@ -60,18 +65,25 @@ class Settings(BaseModel):
 
 
 def messages(error: ValidationError, cls: type[BaseModel], path: str) -> list[str]:
-    """pydantic's errors in the project's words, one line each."""
-    return list(dict.fromkeys(_message(found, cls, path) for found in error.errors()))
+    """pydantic's errors in the project's words, one line each; of a value of several types, all that it may be."""
+    lines = dict[str, str]()
+    for found in error.errors():
+        value, must, what = _message(found, cls, path).partition(" must be ")
+        before = lines.get(value)
+        lines[value] = f"{before} or {what}" if before and must and not before.endswith(what) else must + what
+    return [value + rest for value, rest in lines.items()]
 
 
 def _message(found: Any, cls: type[BaseModel], path: str) -> str:
-    place, kind, given = _place(path, found["loc"]), found["type"], found["input"]
-    section = section_at(cls, found["loc"][:-1])
+    location, kind, given = found["loc"], found["type"], found["input"]
+    if kind == "string_type" and location[-1:] == ("str",):  # a text is one of several types
+        location = location[:-1]
+    place, section = _place(path, location), section_at(cls, location[:-1])
     if kind == "extra_forbidden":
         known = section.model_fields if section else ()
-        return unknown_key(found["loc"][-1], known, _place(path, found["loc"][:-1]))
+        return unknown_key(location[-1], known, _place(path, location[:-1]))
     if kind == "missing":
-        return f"{_place(path, found['loc'][:-1])} lacks {found['loc'][-1]}"
+        return f"{_place(path, location[:-1])} lacks {location[-1]}"
     context = found.get("ctx", {})
     if kind == "value_error":  # of a validator, which may name the place itself
         text = str(context["error"])
@@ -82,13 +94,13 @@ def _message(found: Any, cls: type[BaseModel], path: str) -> str:
     if kind == "literal_error":
         context = {"expected": context["expected"].replace("'", "").replace(" or ", ", ")}
     words = WORDS.get(kind, found["msg"][0].lower() + found["msg"][1:]).format(**context)
-    field = section.model_fields.get(str(found["loc"][-1])) if section else None
+    field = section.model_fields.get(str(location[-1])) if section else None
     meaning = f" ({field.description})" if field and field.description else ""
     return f"{place}={given!r} {words}{meaning}"
 
 
 def _place(path: str, location: Iterable[Any]) -> str:
-    parts = [str(part) for part in location if not str(part).startswith(("function-", "lax-or-strict"))]
+    parts = [str(part) for part in location if not str(part).startswith(TAGS)]
     return ".".join([path, *parts] if path else parts)
 
 

@@ -106,6 +106,11 @@ def test_of_a_long_file_the_beginning_is_shown_and_that_it_is_cut(folder):
     assert "first 1,000 characters of a file of 1,099,511,627,776 bytes" in read(folder, "huge.txt", max_chars=1000)
 
 
+def test_no_more_is_read_than_memory_may_hold(folder):
+    with pytest.raises(ValueError, match="max_chars=1000000000000 must be at most"):
+        read(folder, "long.txt", max_chars=10**12)
+
+
 def test_a_character_at_the_cut_is_never_halved(folder):
     for length in range(95, 106):
         (folder / "x.txt").write_text("a" * length + "😀" * 200)

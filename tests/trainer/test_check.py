@@ -214,6 +214,37 @@ def test_what_is_wrong(overrides, message):
 
 
 @pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([f"{ACTOR}.strategy=x"], "actor.strategy='x' is unknown.* fsdp, fsdp2"),
+        ([f"{ROLLOUT}.dtype=x"], "rollout.dtype='x' is unknown.* bfloat16"),
+        ([f"++{SDPA}=flash_atention_2"], "attn_implementation='flash_atention_2' is unknown; did you mean 'flash_at"),
+        (
+            ["actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.target_modules=[]"],
+            "leaves no layer to LoRA",
+        ),
+        (["+trainer.keep_best=f1"], "keep_best=f1 can be no metric of validation.* val/system/f1"),
+        (["trainer.default_local_dir=''"], "default_local_dir='' must be a folder"),
+        (["trainer.default_local_dir=null"], "default_local_dir=None must be a folder"),
+        ([f"{ACTOR}.optim.betas=[0.9]"], r"betas=\[0.9\] must be a list of two numbers"),
+        ([f"{ACTOR}.optim.lr=inf"], "optim.lr=inf must be finite"),
+        (["data.gen_batch_size=3"], "train_batch_size=32 must be a multiple of data.gen_batch_size=3"),
+        (["mas.tools.search.corpus=5"], "corpus=5 must be of type str or a list"),
+        (["mas.workflow.prompts=[a]"], r"prompts=\['a'\] is unknown; allowed: faithful, tiny"),
+    ],
+)
+def test_what_verl_would_refuse_while_it_runs(overrides, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report = examined("+recipe=mhgpo_tiny", *overrides)
+    assert re.search(message, " ".join(report.problems)) and "Traceback" not in str(report), report
+
+
+def test_a_kernel_of_the_hub_is_a_kind_of_attention(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert not examined("+recipe=mhgpo_tiny", f"++{SDPA}=kernels-community/flash-attn").problems
+
+
+@pytest.mark.parametrize(
     ("override", "message"),
     [
         ("mas.memory.capacity=5", "mas.memory.capacity is not set by .* plus: [+]mas.memory.capacity=5"),

@@ -224,6 +224,12 @@ def test_a_checkpoint_of_another_number_of_ranks_is_refused(tmp_path, resume):
     check_ranks(settings(tmp_path, resume="disable", nnodes=1, n_gpus_per_node=2))
 
 
+@pytest.mark.parametrize("given", [None, "nowhere/global_step_2"])
+def test_a_checkpoint_to_go_on_from_must_be_there(tmp_path, given):
+    with pytest.raises(ValueError, match=f"that trainer.resume_from_path={given} names, which is no folder. Remedy"):
+        check_ranks(settings(tmp_path, resume="resume_path", resume_from_path=given))
+
+
 def test_each_free_setting_is_one_of_verls_or_ours():
     config = composed("+recipe=joyagents_tiny")
     names = {name for key in config if key != "hydra" for name in leaves(plain(config[key]), str(key))}

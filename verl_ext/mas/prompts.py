@@ -51,7 +51,7 @@ def prompts_of(given: str, modules: Mapping[str, Any]) -> Any:
         ValueError: no such name and no such file; or the file names an agent or a variable that there is not, or leaves
             out one that the agent needs.
     """
-    if given in modules:
+    if isinstance(given, str) and given in modules:
         return modules[given]
     path = Path(str(given))
     if path.suffix not in (".yaml", ".yml"):

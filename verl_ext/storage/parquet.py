@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -70,13 +71,32 @@ def rows_schema(ground_truth: Mapping[str, Any], extra: Mapping[str, Any] | None
 
 
 def write_parquet(rows: Sequence[Mapping[str, Any]], path: Path, schema: Any = None) -> None:
-    """Write rows whole or not at all. Without a schema, Arrow infers one."""
+    """Write rows whole or not at all. Without a schema, Arrow infers one.
+
+    Raises:
+        ValueError: a text is no Unicode (half of a surrogate pair); names the row.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.Table.from_pylist(list(rows), schema=schema)
+    try:
+        table = pa.Table.from_pylist(list(rows), schema=schema)
+    except UnicodeEncodeError as error:
+        number = next(number for number, row in enumerate(rows) if not _is_unicode(row))
+        raise ValueError(
+            f"{path}, row {number}: a text has half of a surrogate pair, which is no character: {error.object!r:.200}. "
+            "Remedy: correct or leave out the row"
+        ) from error
     with replacing(path) as new:
         pq.write_table(table, new)
+
+
+def _is_unicode(row: Mapping[str, Any]) -> bool:
+    try:
+        json.dumps(row, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def split_files(

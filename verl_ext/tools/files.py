@@ -16,14 +16,15 @@ import os
 import stat
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from verl_ext.storage.files import file_sha256
 from verl_ext.tools.base import Tool, ToolError, ToolRefused
 from verl_ext.tools.catalogue.render import clean
-from verl_ext.tools.settings import STRICT, AtLeastOne, options_from
+from verl_ext.tools.settings import STRICT, options_from
 
 MAX_PATH = 4096
 READ, CUT, REFUSED = "read", "cut", "refused"
@@ -36,11 +37,11 @@ class Settings:
     """Settings of `read_file`.
 
     folder: the tool reads files below this folder.
-    max_chars: how many characters of a file the model sees; longer files are cut there.
+    max_chars: how many characters of a file the model sees, at most 10 million; longer files are cut there.
     """
 
     folder: str = ""
-    max_chars: AtLeastOne = 20_000
+    max_chars: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
 
     def __post_init__(self) -> None:
         if not os.path.isdir(self.folder):

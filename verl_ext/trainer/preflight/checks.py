@@ -19,15 +19,15 @@ from verl_ext.tracebacks import place_of
 from verl_ext.trainer.build import build_workflow, check_arguments, similarity_of
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import check_policy
+from verl_ext.trainer.modes import SEPARATE, mode_of
 from verl_ext.trainer.policies.settings import policy_configs
 from verl_ext.trainer.preflight.algorithm import check_algorithm, check_groups
-from verl_ext.trainer.preflight.values import check_names
+from verl_ext.trainer.preflight.values import ATTENTION, check_names
 from verl_ext.trainer.sections import arguments_of
 from verl_ext.trainer.state.best import check_saving
 
 # verl's default of critic.model.path.
 VERLS_CRITIC = "~/models/deepseek-llm-7b-chat"
-ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
 FLASH = "flash_attention_2"  # the package flash_attn; verl's default
 FACTORY = (
     ". {place} must be a factory: its arguments are the settings of the section, and it returns the tool. Remedy: set "
@@ -59,6 +59,7 @@ def check_multi_agent(config: DictConfig) -> str:
     """
     mas = read_mas_config(config)
     check_names(config)
+    _check_batches(config)
     workflow = build_workflow(mas)
     if mas.prepare is not None:
         _check_prepare(mas.prepare)
@@ -98,6 +99,16 @@ def check_multi_agent(config: DictConfig) -> str:
     return workflow.headline
 
 
+def _check_batches(config: DictConfig) -> None:
+    """Check how verl takes questions from the data set, which it would refuse at the first step."""
+    given, questions = config.data.get("gen_batch_size"), config.data.train_batch_size
+    if given and questions % given and mode_of(config) != SEPARATE:  # which takes them one by one
+        raise ValueError(
+            f"data.train_batch_size={questions} must be a multiple of data.gen_batch_size={given}, in which questions "
+            "are taken from the data set. Remedy: leave data.gen_batch_size out"
+        )
+
+
 def _check_prepare(section: dict[str, Any]) -> None:
     """Check that the function that `mas.prepare` names is there, and takes its arguments."""
     target: Any = section.get("_target_")
@@ -125,6 +136,12 @@ def _check_training(config: DictConfig, place: str) -> None:
             f"{place}actor_rollout_ref.actor.ulysses_sequence_parallel_size={parallel} shares a row among ranks, which "
             f"verl does for flash_attn alone: with {ATTENTION}={attention} a token would not see what other ranks "
             f"hold.\nRemedy: actor_rollout_ref.actor.ulysses_sequence_parallel_size=1, or {ATTENTION}={FLASH}"
+        )
+    model = config.actor_rollout_ref.model
+    if model.lora_rank > 0 and model.target_modules is not None and not model.target_modules:
+        raise ValueError(
+            f"{place}actor_rollout_ref.model.target_modules={model.target_modules!r} leaves no layer to LoRA "
+            f"(lora_rank={model.lora_rank}). Remedy: actor_rollout_ref.model.target_modules=all-linear"
         )
     if trains_critic(config) and config.critic.model.path == VERLS_CRITIC:
         raise ValueError(

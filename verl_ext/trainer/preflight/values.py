@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import types
 import typing
 from typing import Any
@@ -15,6 +16,7 @@ import hydra
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
+from verl_ext.engine.fsdp.packed_attention import NAME as PACKED
 from verl_ext.settings import unknown_key, unknown_name
 from verl_ext.trainer.modes import CORRECTION, OBJECT_STORE, OBJECT_STORE_MODULE
 from verl_ext.trainer.policies.settings import PLACES
@@ -85,13 +87,34 @@ LEAST = WHOLE | REAL | OR_NULL
 SHARES = tuple(f"actor_rollout_ref.rollout.{key}" for key in ("top_p", "val_kwargs.top_p"))
 # A number in verl's configuration, which may be a text: "0.5_2.0".
 RANGES = ("algorithm.rollout_correction.rollout_is_threshold",)
-WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
+# verl has no other tuples than the betas of an optimiser.
+WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    tuple: "a list of two numbers, each at least 0 and below 1",
+}
+STRATEGIES = ["fsdp", "fsdp2", "fsdp_turbo", "megatron", "veomni", "torchtitan", "automodel"]
+ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
 # Names that verl would refuse only while it runs; null is "null".
 NAMES = {
     "actor_rollout_ref.actor.kl_loss_type": [
         one + straight for one in ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3") for straight in ("", "+")
     ],
+    "actor_rollout_ref.actor.strategy": STRATEGIES,
+    "critic.strategy": STRATEGIES,
     "actor_rollout_ref.rollout.name": ["hf", "vllm", "sglang", "trtllm"],
+    "actor_rollout_ref.rollout.dtype": [
+        "auto",
+        "bfloat16",
+        "float16",
+        "float32",
+        "half",
+        "float",
+        "bf16",
+        "fp16",
+        "fp32",
+    ],
     f"{CORRECTION}.rollout_is": ["null", "token", "sequence"],
     "algorithm.kl_ctrl.type": ["fixed", "adaptive"],
     "trainer.resume_mode": ["auto", "disable", "resume_path"],
@@ -175,16 +198,25 @@ def _problem(given: Any, name: str, kind: type, place: str) -> str:
     """What is wrong with the value of a setting; "": nothing."""
     if given is None and name not in WHOLE and name not in REAL:
         return ""
-    fits = {bool: not isinstance(given, str), int: isinstance(given, int), float: isinstance(given, int | float)}
+    number = isinstance(given, int | float)
+    fits = {bool: not isinstance(given, str), int: isinstance(given, int), float: number, tuple: _are_betas(given)}
     if not fits[kind] or given != given or (isinstance(given, bool) and kind is not bool):
         return f"{place}={given!r} must be {WORDS[kind]}"
+    if number and math.isinf(given):
+        return f"{place}={given} must be finite"
     if (least := LEAST.get(name)) is not None and given < least:
         return f"{place}={given} must be at least {least}"
     return f"{place}={given} must be above 0 and at most 1" if name in SHARES and not 0 < given <= 1 else ""
 
 
+def _are_betas(given: Any) -> bool:
+    if not OmegaConf.is_list(given) or len(given) != 2:
+        return False
+    return all(isinstance(one, int | float) and 0 <= one < 1 for one in given)
+
+
 def _kinds() -> dict[str, type]:
-    """bool, int or float (any number) of the settings that are checked, by name."""
+    """bool, int, float (any number) or tuple of the settings that are checked, by name."""
     return _stock_kinds() | dict.fromkeys(WHOLE | OR_NULL, int) | dict.fromkeys(REAL, float)
 
 
@@ -203,7 +235,7 @@ def _stock_kinds() -> dict[str, type]:
                 continue
             hint = hints.get(key, type(default) if isinstance(default, bool | int | float) else None)
             union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-            kinds = {*(typing.get_args(hint) if union else [hint])} - {type(None)}
+            kinds = {*(typing.get_args(hint) if union else [typing.get_origin(hint) or hint])} - {type(None)}
             if len(kinds) == 1 and (kind := kinds.pop()) in WORDS:
                 found[f"{path}{key}"] = float if kind is int and key not in hints else kind
 
@@ -222,15 +254,23 @@ def _of_policies(config: DictConfig, name: str) -> list[str]:
 
 
 def check_names(config: DictConfig) -> None:
-    """Check names that verl looks up while it runs. Plug-ins must have been imported: they may bring a loss.
+    """Check names that verl looks up while it runs. Plug-ins must have been imported: they may bring a loss, or a kind
+    of attention; a name of attention with a slash is a kernel of the hub.
 
     Raises:
         ValueError: a line for each that is unknown, with those that are allowed.
     """
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
     from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
     from verl.utils.tracking import Tracking
 
     names = NAMES | {"actor_rollout_ref.actor.policy_loss.loss_mode": [*POLICY_LOSS_REGISTRY]}
+    names[ATTENTION] = [
+        "null",
+        "eager",
+        PACKED,
+        *(one for one in ALL_ATTENTION_FUNCTIONS.valid_keys() if one != PACKED),
+    ]
     module = OmegaConf.select(config, MODULE)
     if module in (None, OBJECT_STORE_MODULE):
         names[BACKEND] = [*VERLS_BACKENDS, *([OBJECT_STORE] if module else [])]
@@ -241,7 +281,9 @@ def check_names(config: DictConfig) -> None:
     ]
     given += [("trainer.logger", one, ["tracking", *Tracking.supported_backend]) for one in _loggers(config)]
     given = [(place, "null" if one is None else one, allowed) for place, one, allowed in given]
-    problems = [unknown_name(place, one, allowed) for place, one, allowed in given if one not in allowed]
+    problems = [
+        unknown_name(place, one, allowed) for place, one, allowed in given if one not in allowed and "/" not in str(one)
+    ]
     weighed, most = (OmegaConf.select(config, f"{CORRECTION}.{key}") for key in ("rollout_is", "rollout_is_threshold"))
     if weighed and (most is None or (not isinstance(most, str) and not most > 0)):
         problems.append(

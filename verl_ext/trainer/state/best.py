@@ -14,6 +14,8 @@ from verl_ext.storage.files import write_file
 from verl_ext.trainer.state import checkpoint
 
 FOLDER, RECORD = "best", "best.json"
+# How names of metrics of validation begin: ours, and verl's.
+VALIDATED = ("val/", "val-core/", "val-aux/")
 
 
 class BestCheckpoint:
@@ -69,12 +71,19 @@ class BestCheckpoint:
 
 
 def check_saving(config: DictConfig) -> None:
-    """Refuse `trainer.keep_best` where no step is both saved and validated, and saving from which no run continues.
+    """Refuse `trainer.keep_best` of what is no metric of validation, or where no step is both saved and validated, and
+    saving from which no run continues, or without a folder.
 
     Raises:
         ValueError: see above.
     """
     trainer, actor = config.trainer, config.actor_rollout_ref.actor
+    folder = trainer.default_local_dir
+    if not isinstance(folder, str) or not folder.strip():
+        raise ValueError(
+            f"trainer.default_local_dir={folder!r} must be a folder, which the run writes into. Remedy: name one, e.g. "
+            "trainer.default_local_dir=runs/mine"
+        )
     if actor.checkpoint.get("async_save") and (actor.strategy != "megatron" or trainer.get("keep_best")):
         why = f"with trainer.keep_best={trainer.get('keep_best')} nobody would know when a checkpoint is complete"
         if actor.strategy != "megatron":
@@ -82,6 +91,11 @@ def check_saving(config: DictConfig) -> None:
         raise ValueError(
             f"actor_rollout_ref.actor.checkpoint.async_save=true: {why}. "
             "Remedy: actor_rollout_ref.actor.checkpoint.async_save=false"
+        )
+    if trainer.get("keep_best") and not str(trainer.keep_best).startswith(VALIDATED):
+        raise ValueError(
+            f"trainer.keep_best={trainer.keep_best} can be no metric of validation: their names begin with "
+            f"{', '.join(VALIDATED)}. Remedy: a name in metrics.jsonl, e.g. val/system/f1"
         )
     if trainer.get("keep_best") and min(trainer.save_freq, trainer.test_freq) < 1:
         raise ValueError(

@@ -153,11 +153,17 @@ def resumed_from(config: DictConfig) -> Path | None:
     """The checkpoint (…/global_step_N) from which a run continues; None: from scratch.
 
     Raises:
-        ValueError: see `last_checkpoint`.
+        ValueError: `resume_path` names no folder; or see `last_checkpoint`.
     """
     trainer = config.trainer
     if trainer.resume_mode == "resume_path":
-        return Path(trainer.resume_from_path) if trainer.resume_from_path else None
+        given = trainer.get("resume_from_path")
+        if not given or not Path(str(given)).is_dir():
+            raise ValueError(
+                f"trainer.resume_mode=resume_path goes on from the checkpoint that trainer.resume_from_path={given} "
+                "names, which is no folder. Remedy: trainer.resume_from_path=…/global_step_N, or resume_mode=auto"
+            )
+        return Path(given)
     step = last_checkpoint(trainer.default_local_dir) if trainer.resume_mode == "auto" else None
     return None if step is None else place_of(trainer.default_local_dir, step)
 
