@@ -377,10 +377,14 @@ def test_a_small_card_lacks_memory():
     assert "vLLM would not start for sequences of 131,072" in missing and "max_model_len=4352" in missing
 
 
-def test_the_token_limit_that_is_named_fits_and_a_larger_one_does_not(monkeypatch):
+@pytest.mark.parametrize("policies", [False, True])
+def test_the_token_limit_that_is_named_fits_and_a_larger_one_does_not(monkeypatch, policies):
     """By `verl_ext check`, and at the start of a run on a machine with such a GPU."""
-    limit = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+    limit = f"{ACTOR}.ppo_max_token_len_per_gpu"
     given = ["+recipe=mhgpo", "+base=gpu", "actor_rollout_ref.model.path=Qwen/Qwen2.5-1.5B-Instruct"]
+    if policies:  # one has a limit of its own
+        limit = "+mas.policies.large.actor.ppo_max_token_len_per_gpu"
+        given += ["mas.sampling.strategy=fof", *TWO, "actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct"]
 
     def lacking(tokens: int) -> list[str]:
         report = examined(*given, f"{limit}={tokens}", gpu_memory=24)
@@ -388,6 +392,7 @@ def test_the_token_limit_that_is_named_fits_and_a_larger_one_does_not(monkeypatc
         monkeypatch.setattr("torch.cuda.is_available", lambda: True)
         monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: card)
         assert memory_notes(report.config) == [item for item in report.missing if "most of training's" in item]
+        assert all(("for large" in item) == policies for item in memory_notes(report.config))
         return memory_notes(report.config)
 
     fits = int(re.search(r"([\d,]+) tokens would fit", lacking(10**6)[0])[1].replace(",", ""))

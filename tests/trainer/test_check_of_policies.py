@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.trainer.test_recipes import composed, examined
+from verl_ext.trainer.config import context_length
 from verl_ext.trainer.policies.settings import read_policies
 
 SMALL = "+mas.policies.small={agents: [rewriter, reranker], rollout: {gpu_memory_utilization: 0.3}}"
@@ -108,3 +109,12 @@ def test_the_remedy_for_engines_that_take_too_much_has_numbers():
     remedy = [f"mas.policies.{name}.rollout.gpu_memory_utilization=0.45" for name in ("small", "large")]
     assert "1.20 of a GPU's memory" in problem and problem.endswith(f"at most 0.9. Remedy: {', '.join(remedy)}")
     assert not examined(*run, *default, *(f"+{one}" for one in remedy)).problems
+
+
+def test_a_helper_is_given_as_much_as_the_longest_engine_takes():
+    """Which refuses what is too long for it itself (`context_length` bounds the calls that do not train)."""
+    length = "rollout.engine_kwargs.vllm.max_model_len"
+    given = [*TWO, "actor_rollout_ref.rollout.max_model_len=5000"]
+    assert context_length(composed(*given)) == 5000
+    assert context_length(composed(*given, f"+mas.policies.large.{length}=9000")) == 9000
+    assert context_length(composed(*given, f"+mas.policies.large.{length}=4500")) == 5000

@@ -18,7 +18,7 @@ from verl_ext.sampling import Strategy, make_strategy
 from verl_ext.settings import Settings, unknown_name
 from verl_ext.trainer import modes
 from verl_ext.trainer.policies.refusals import refusals
-from verl_ext.trainer.policies.settings import PolicySection
+from verl_ext.trainer.policies.settings import PolicySection, policy_configs
 from verl_ext.trainer.sections import (
     ONCE_PER_NODE,
     AgentSection,
@@ -178,10 +178,16 @@ def strategy_from(sampling: SamplingSection, agents: list[str]) -> Strategy:
 
 
 def context_length(config: DictConfig) -> int:
-    """Tokens of prompt and output together that the engine takes; a model may take more where nothing is set."""
-    rollout = config.actor_rollout_ref.rollout
-    given = OmegaConf.select(rollout, f"engine_kwargs.{rollout.name}.max_model_len") or rollout.max_model_len
-    return int(given or config.data.max_prompt_length + config.data.max_response_length)
+    """Tokens of prompt and output together that the engine takes; a model may take more where nothing is set.
+
+    Of several policies, the most that one takes: the engine of another refuses what is too long for it.
+    """
+    lengths = []
+    for own in policy_configs(config).values():
+        rollout = own.actor_rollout_ref.rollout
+        given = OmegaConf.select(rollout, f"engine_kwargs.{rollout.name}.max_model_len") or rollout.max_model_len
+        lengths.append(int(given or own.data.max_prompt_length + own.data.max_response_length))
+    return max(lengths)
 
 
 def optimiser_steps(config: DictConfig, section: DictConfig) -> int:

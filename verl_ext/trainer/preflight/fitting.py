@@ -12,7 +12,16 @@ from omegaconf import DictConfig, OmegaConf
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.policies.settings import PolicySection, given_at, in_verl, policy_configs, read_policies
 from verl_ext.trainer.preflight import checks
-from verl_ext.trainer.preflight.gpu_memory import GIB, Memory, Model, estimate, fitting_tokens, read_model, together
+from verl_ext.trainer.preflight.gpu_memory import (
+    GIB,
+    Memory,
+    Model,
+    estimate,
+    fitting_tokens,
+    largest,
+    read_model,
+    together,
+)
 
 if TYPE_CHECKING:
     from verl_ext.trainer.preflight.plan import Report
@@ -61,7 +70,7 @@ def add_model(report: Report, gpu_memory: float) -> dict[str, Sized]:
         report.add("memory", f"not estimated{without}: {why}")
     sized = _sized(report.config, configs, models)
     if smallest and report.config.trainer.device != "cpu":
-        _add_memory(report, smallest, together({name: one.memory for name, one in sized.items()}), gpu_memory)
+        _add_memory(report, smallest, sized, gpu_memory)
     return sized
 
 
@@ -74,15 +83,15 @@ def _sized(config: DictConfig, configs: dict[str, DictConfig], models: dict[str,
     return found
 
 
-def _add_memory(report: Report, model: Model, found: Memory, gpu_memory: float) -> None:
-    config = report.config
+def _add_memory(report: Report, model: Model, sized: dict[str, Sized], gpu_memory: float) -> None:
+    config, found = report.config, _together(sized)
     parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in found.parts.items())
     tokens = max(found.kv_tokens(gpu_memory * GIB), 0)
     report.add("memory, training", f"about {found.training / GIB:.0f} GiB a GPU: {parts}")
     report.add("memory, new weights", f"about {found.sync / GIB:.0f} GiB while the engine gets them")
     cache = f"weights {found.weights / GIB:.1f} GiB, cache for {tokens:,} tokens"
     report.add("memory, sampling", f"{found.sampling}: {cache}")
-    report.missing += too_little(config, found, gpu_memory)
+    report.missing += too_little(sized, gpu_memory)
     length = config.actor_rollout_ref.rollout.max_model_len or model.positions
     if config.actor_rollout_ref.rollout.name == "vllm" and tokens < length:
         report.missing.append(
@@ -91,16 +100,25 @@ def _add_memory(report: Report, model: Model, found: Memory, gpu_memory: float) 
         )
 
 
-def too_little(config: DictConfig, found: Memory, gpu_memory: float) -> list[str]:
-    """A sentence if a run needs more than the `gpu_memory` GiB of a GPU, with the token limit that would fit."""
+def _together(sized: dict[str, Sized]) -> Memory:
+    return together({name: one.memory for name, one in sized.items()})
+
+
+def too_little(sized: dict[str, Sized], gpu_memory: float) -> list[str]:
+    """A sentence if a run needs more than the `gpu_memory` GiB of a GPU, with the token limit that would fit.
+
+    Of several policies, the limit is that of the one whose update needs most.
+    """
+    found = _together(sized)
     needed = found.needed() / GIB
     if needed <= gpu_memory:
         return []
     most = max(found.parts, key=lambda name: found.parts[name])
-    remedy = REMEDIES.get(most, SMALLER)
+    remedy, name = REMEDIES.get(most, SMALLER), largest({name: one.memory for name, one in sized.items()})
+    config = sized[name].config
     if remedy is SHORTER and found.training > gpu_memory * GIB and config.actor_rollout_ref.actor.use_dynamic_bsz:
         fits, longest = fitting_tokens(config, found, gpu_memory * GIB), _longest(config)
-        remedy += f". {fits:,} tokens would fit; the longest row has {longest:,}"
+        remedy += f". {fits:,} tokens would fit{name and f' for {name}'}; the longest row has {longest:,}"
     return [
         f"memory: about {needed:.0f} GiB on each GPU, {gpu_memory:g} given (an estimate); most of training's is "
         f"for {most}. Remedy: {remedy}"
@@ -119,8 +137,7 @@ def memory_notes(config: DictConfig) -> list[str]:
             models[name] = read_model(str(own.actor_rollout_ref.model.path))
     if not models:
         return []
-    found = together({name: one.memory for name, one in _sized(config, configs, models).items()})
-    return too_little(config, found, round(torch.cuda.get_device_properties(0).total_memory / GIB, 1))
+    return too_little(_sized(config, configs, models), round(torch.cuda.get_device_properties(0).total_memory / GIB, 1))
 
 
 def _longest(config: DictConfig, agents: Collection[str] | None = None) -> int:

@@ -173,12 +173,17 @@ def together(each: dict[str, Memory]) -> Memory:
     While one gets new weights, the others' engines have theirs. Engines on GPUs of their own share none.
     """
     resident = sum(one.resident for one in each.values())
-    largest = max(each.values(), key=lambda one: one.training - one.resident)
-    others = {"other policies": resident - largest.resident} if len(each) > 1 else {}
+    most = each[largest(each)]
+    others = {"other policies": resident - most.resident} if len(each) > 1 else {}
     engines = tuple(engine for one in each.values() for engine in one.engines)
-    awake = 0.0 if largest.apart else sum(engine.weights for engine in engines)
+    awake = 0.0 if most.apart else sum(engine.weights for engine in engines)
     travels = max(one.sync - one.resident - (0.0 if one.apart else one.weights) for one in each.values())
-    return Memory({**largest.parts, **others}, resident, travels + resident + awake, engines, largest.apart)
+    return Memory({**most.parts, **others}, resident, travels + resident + awake, engines, most.apart)
+
+
+def largest(each: dict[str, Memory]) -> str:
+    """The policy whose update needs most, besides what stays there while others train."""
+    return max(each, key=lambda name: each[name].training - each[name].resident)
 
 
 def estimate(config: DictConfig, model: Model, critic: bool, frozen: bool = False) -> Memory:

@@ -172,10 +172,10 @@ def check_numbers(config: DictConfig) -> None:
     given = {place: OmegaConf.select(config, place, default=OmegaConf.create()) for place in sections}
     if nones := [place for place, one in given.items() if not isinstance(one, DictConfig)]:
         raise ValueError(f"{nones[0]}={given[nones[0]]!r} must be a section with keys. Remedy: leave it out")
-    problems = dict[str, str]()
+    problems, absent = dict[str, str](), dict.fromkeys(WORDS, 1) | {tuple: None}  # what is right in place of it
     for name, kind in _kinds().items():
         for place in (name, *_of_policies(config, name)):
-            if problem := _problem(OmegaConf.select(config, place, default=1), name, kind, place):
+            if problem := _problem(OmegaConf.select(config, place, default=absent[kind]), name, kind, place):
                 problems[place] = problem
     given_there = [text for place, text in problems.items() if not _follows(config, place)]
     if problems:
