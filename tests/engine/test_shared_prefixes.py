@@ -158,15 +158,21 @@ def test_attention_by_blocks_of_any_shape():
     ends = [9, 9, 6, 5, 5, 6, 9, 9, 9]
     torch.manual_seed(0)
     query, key, value = torch.randn(1, 4, 9, 6), torch.randn(1, 2, 9, 6), torch.randn(1, 2, 9, 3)
+    layer = torch.nn.Identity()
+    layer.num_key_value_groups = 2
     mask = block_mask([Stretches.of(ends)], 9)
-    found, _ = tree_attention(torch.nn.Identity(), query, key, value, mask, scaling=0.3)
+    found, _ = tree_attention(layer, query, key, value, mask, scaling=0.3)
     more = (part.repeat_interleave(2, dim=1) for part in (key, value))
     expected = torch.nn.functional.scaled_dot_product_attention(
         query, *more, attn_mask=tree_mask(torch.tensor([ends])), scale=0.3
     )
     assert torch.allclose(found, expected.transpose(1, 2), atol=1e-6)
+    dropped, _ = tree_attention(layer, query, key, value, mask, dropout=0.5, scaling=0.3)
+    times = dropped[0, 0, :, 0] / found[0, 0, :, 0]  # the first token sees itself alone
+    assert {*times.round().tolist()} <= {0.0, 2.0}, "under a mask: blocks drop nothing"
+    assert not torch.allclose(dropped, found)
     with pytest.raises(RuntimeError, match="Identity changes the attention mask .*\n.*eager"):
-        tree_attention(torch.nn.Identity(), query, key, value, mask[:, :, :, :9])
+        tree_attention(layer, query, key, value, mask[:, :, :, :9])
 
 
 def test_stretches_by_hand():

@@ -32,6 +32,11 @@ class Stretches(list[tuple[int, int, int]]):
         return cls((first, end, max(end, ends[first])) for first, end in pairwise([*starts, len(ends)]))
 
     @property
+    def ends(self) -> list[int]:
+        """As given to `of`; of padding, its own end."""
+        return [below for first, end, below in self for _ in range(first, end)]
+
+    @property
     def forks(self) -> Iterator[tuple[slice, slice]]:
         """The columns of each stretch that has others below it, and the columns of those."""
         return ((slice(first, end), slice(end, below)) for first, end, below in self if end < below)

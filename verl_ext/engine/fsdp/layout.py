@@ -12,7 +12,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedModel
 
 from verl_ext.engine.fsdp.batching import OPEN, Stretches, Tree
-from verl_ext.engine.fsdp.tree_attention import NAME, block_mask
+from verl_ext.engine.fsdp.tree_attention import NAME, block_mask, tree_mask
 
 
 @dataclass
@@ -68,16 +68,6 @@ def lay_out(trees: Sequence[Tree], pad: int) -> Layout:
         places,
         *(torch.tensor(values) for values in (labels, rows, offsets)),
     )
-
-
-def tree_mask(ends: torch.Tensor) -> torch.Tensor:
-    """(B, 1, L, L) bool from the (B, L) ends of the columns' subtrees; 0: padding.
-
-    A token sees itself and the columns before it whose subtrees it is in; padding sees itself, or it would be nan.
-    """
-    column = torch.arange(ends.shape[1])
-    past = column[:, None] >= column
-    return ((past & (column[:, None] < ends[:, None])) | (column[:, None] == column))[:, None]
 
 
 def _mask(model: PreTrainedModel, ends: list[list[int]]) -> torch.Tensor:

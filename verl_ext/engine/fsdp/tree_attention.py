@@ -30,6 +30,16 @@ _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
+def tree_mask(ends: torch.Tensor) -> torch.Tensor:
+    """(B, 1, L, L) bool from the (B, L) ends of the columns' subtrees; 0: padding.
+
+    A token sees itself and the columns before it whose subtrees it is in; padding sees itself, or it would be nan.
+    """
+    column = torch.arange(ends.shape[1])
+    past = column[:, None] >= column
+    return ((past & (column[:, None] < ends[:, None])) | (column[:, None] == column))[:, None]
+
+
 def block_mask(trees: list[Stretches], length: int) -> Tensor:
     """A mask (B, 1, L, L) that stands for the trees' blocks, and that only `tree_attention` can read."""
     mask = torch.zeros((), dtype=torch.bool).expand(len(trees), 1, length, length)  # takes no memory
@@ -55,12 +65,14 @@ def tree_attention(
         RuntimeError: the model has made another mask of a `block_mask`.
     """
     trees = getattr(attention_mask, "trees", None)
-    if trees is None:
-        if attention_mask is not None and attention_mask.untyped_storage().nbytes() < attention_mask.shape[-1]:
-            raise RuntimeError(
-                f"{type(module).__name__} changes the attention mask that it gets: rows cannot share prefixes in it.\n"
-                "Remedy: actor_rollout_ref.model.override_config.attn_implementation=eager (slower)"
-            )
+    if trees is not None and dropout:  # which the blocks do not have
+        attention_mask = tree_mask(torch.tensor([tree.ends for tree in trees]))
+    if trees is None and attention_mask is not None and attention_mask.untyped_storage().nbytes() < query.shape[2]:
+        raise RuntimeError(
+            f"{type(module).__name__} changes the attention mask that it gets: rows cannot share prefixes in it.\n"
+            "Remedy: actor_rollout_ref.model.override_config.attn_implementation=eager (slower)"
+        )
+    if trees is None or dropout:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     groups, width = query.shape[1] // key.shape[1], value.shape[-1]
     value = F.pad(value, (0, query.shape[-1] - width))  # DeepSeek's are narrower
