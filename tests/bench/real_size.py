@@ -98,15 +98,13 @@ def engine_shares(model: PreTrainedModel) -> list[str]:
             prompt = tuple(rng.randrange(20, engine.vocab_size) for _ in range(PROMPT))
             engine.add(Request(str(number), prompt, params))
 
-    def generate(new_tokens: int) -> None:
-        ready(new_tokens)
-        while engine.busy:
-            engine.step()
-
-    one, many = cpu_seconds(lambda: generate(1), 2), cpu_seconds(lambda: generate(1 + STEPS), 2)
-    step = (many - one) / STEPS
+    first = step = float("inf")
+    for _ in range(3):
+        ready(1 + STEPS)
+        first = min(first, cpu_seconds(engine.step, 1))  # the prompts, and a token of each
+        step = min(step, cpu_seconds(engine.step, STEPS))
     flops = peak(model.dtype)
-    prefill = 2 * inner * ROWS * (PROMPT - 1) / (one - step)
+    prefill = 2 * inner * ROWS * (PROMPT - 1) / (first - step)
     least = max(whole * model.dtype.itemsize / bandwidth(), 2 * whole * ROWS / flops)
     return [
         f"    prefill, {ROWS} x {PROMPT} tokens: {prefill / 1e9:.0f} GFLOP/s of {flops / 1e9:.0f} measured: "

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.conftest import EOS, LENGTH, VOCAB, engine_of, prompt_of, request, same, tiny_model
+from verl_ext.engine.hf import cache as slot_cache
+from verl_ext.engine.hf import packed_weights
 from verl_ext.engine.hf.admission import Job, plan
 from verl_ext.engine.hf.params import Finished, Request, SamplingParams
 from verl_ext.engine.hf.slots import SlotEngine
@@ -213,10 +215,21 @@ CALLS = st.tuples(
     slots=st.integers(1, 5),
     abort_at=st.integers(0, 30),
     share=st.booleans(),
+    large=st.booleans(),
 )
-def test_any_schedule_gives_what_each_request_gives_alone(calls, slots, abort_at, share):
-    """Random arrivals, slots and sampling parameters; once, all that runs is aborted and then resumed."""
-    engine = sharing(slots) if share else engine_of(slots=slots)
+def test_any_schedule_gives_what_each_request_gives_alone(calls, slots, abort_at, share, large):
+    """Random arrivals, slots and sampling parameters; once, all that runs is aborted and then resumed.
+
+    Also as for a large model: its weights packed, and rows of different length apart.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if large:
+            patch.setattr(packed_weights, "NUMBERS", 0)
+            patch.setattr(slot_cache, "PADDING", 0)
+        any_schedule(sharing(slots) if share else engine_of(slots=slots), calls, abort_at)
+
+
+def any_schedule(engine: SlotEngine, calls: list[tuple], abort_at: int) -> None:
     start: dict[
         Request, tuple[Request, list[int], list[float]]
     ] = {}  # running request -> (original, tokens, log-probs)
@@ -247,6 +260,34 @@ def test_any_schedule_gives_what_each_request_gives_alone(calls, slots, abort_at
     for one, done in results.items():
         assert same(done, wanted[one])
     assert not engine.busy
+
+
+@given(st.lists(st.integers(1, 2000), min_size=1, max_size=40), st.sampled_from([0, 300, 10_000, 10**9]))
+def test_stretches_cover_the_rows_in_order_with_little_padding(lengths, padding):
+    found = slot_cache.stretches(lengths, padding)
+    assert [row for first, last, _ in found for row in range(first, last)] == list(range(len(lengths)))
+    for first, last, attended in found:
+        rows = lengths[first:last]
+        assert attended == slot_cache.round_up(max(rows))
+        assert last - first == 1 or sum(attended - length for length in rows) <= padding
+
+
+def test_one_long_request_does_not_make_the_short_ones_read_padding(monkeypatch):
+    read = []
+    attend = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(slot_cache, "PADDING", 0)
+    monkeypatch.setattr(
+        slot_cache.F,
+        "scaled_dot_product_attention",
+        lambda q, k, v, **kw: read.append(k.shape) or attend(q, k, v, **kw),
+    )
+    engine = engine_of(slots=4)
+    for one in [request(100, 0), *(request(5, i) for i in (1, 2, 3))]:
+        engine.add(one)
+    engine.step()
+    read.clear()
+    engine.step()
+    assert sum(rows * length for rows, _, length, _ in read) == 2 * (112 + 3 * 16)  # of 2 layers
 
 
 # -- ends -------------------------------------------------------------------------------------------------------------

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from tests.engine.conftest import EOS, LENGTH, VOCAB, engine_of, prompt_of, request, same, tiny_config, tiny_model
+from verl_ext.engine.hf import packed_weights
 from verl_ext.engine.hf.params import Request, SamplingParams
 from verl_ext.engine.hf.slots import SlotEngine
 
 
-def test_new_weights_drop_every_key_and_value():
-    """Answers after an update equal those of a fresh engine, also for a prompt that was just shared."""
+@pytest.mark.parametrize("large", [False, True])
+def test_new_weights_drop_every_key_and_value(large, monkeypatch):
+    """Answers after an update equal those of a fresh engine, also for a prompt that was just shared.
+
+    Also as for a large model, whose weights are packed.
+    """
+    if large:
+        monkeypatch.setattr(packed_weights, "NUMBERS", 0)
     one = request(20, 1, max_tokens=30, ignore_eos=True)
     engine = engine_of()
     engine.add(one)
@@ -21,9 +29,25 @@ def test_new_weights_drop_every_key_and_value():
     (cut,) = engine.load_weights(tiny_model("qwen2", seed=9).state_dict(), version=3)
     assert cut.stop_reason == "aborted" and cut.version is None and engine.cache.capacity == 0
     (new,) = engine.generate([one])
+    monkeypatch.undo()
     fresh = SlotEngine(tiny_model("qwen2", seed=9), 4, LENGTH, [EOS])
     assert same(new, fresh.generate([one])[0]) and new.version == 3
     assert new.token_ids[:5] != cut.token_ids
+
+
+def test_packed_weights_follow_the_weights_and_are_freed(monkeypatch):
+    monkeypatch.setattr(packed_weights, "NUMBERS", 0)
+    layer = torch.nn.Linear(32, 48)
+    packed_weights.pack(torch.nn.Sequential(layer))
+    states = torch.randn(3, 1, 32)
+    for _ in range(2):
+        with torch.inference_mode():
+            assert torch.allclose(layer(states), F.linear(states, layer.weight, layer.bias), atol=1e-5)
+        assert layer._packed is not None
+        with torch.no_grad():
+            layer.weight.mul_(-2)
+    packed_weights.unpack(layer)
+    assert layer._packed is None and layer(states).requires_grad and layer._packed is None  # outside of the engine
 
 
 @pytest.mark.parametrize("given_head", [True, False])

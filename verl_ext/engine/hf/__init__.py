@@ -18,6 +18,7 @@ slot_table   what else the engine keeps of each slot, as tensors
 sampler      from logits to tokens
 stops        ends requests at stop strings
 stats        counters
+packed_weights  weights in the order that a CPU's kernels read, for decode steps
 weights      checks a state dict against the model before it is copied
 selfcheck    checks at start-up that the engine can run the model
 """

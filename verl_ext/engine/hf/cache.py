@@ -8,7 +8,9 @@ are public extension points of transformers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -22,6 +24,9 @@ from verl_ext.engine.freed_memory import give_back
 
 ATTENTION = "verl_ext_slots"
 ROUND = 16  # attended lengths are multiples of this
+PADDING = 2**19  # bytes of a layer's keys and values: a CPU reads so much in the time of one more call of attention
+# (first row, last + 1, attended length) of the decode step that runs; empty: all rows attend to the same length
+_stretches: ContextVar[Sequence[tuple[int, int, int]]] = ContextVar("stretches", default=())
 
 
 def round_up(length: int, multiple: int = ROUND) -> int:
@@ -40,8 +45,37 @@ def slot_attention(module, query, key, value, attention_mask, dropout=0.0, scali
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     rows, heads, _, width = query.shape
     grouped = query.reshape(rows, key.shape[1], heads // key.shape[1], width)
-    out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
+    parts = [
+        F.scaled_dot_product_attention(
+            grouped[first:last],
+            key[first:last, :, :length],
+            value[first:last, :, :length],
+            attn_mask=attention_mask[first:last, ..., :length],
+            scale=scaling,
+        )
+        for first, last, length in _stretches.get() or ((0, rows, key.shape[2]),)
+    ]
+    out = torch.cat(parts) if len(parts) > 1 else parts[0]
     return out.reshape(rows, 1, heads, value.shape[-1]), None
+
+
+def stretches(lengths: Sequence[int], padding: float) -> list[tuple[int, int, int]]:
+    """Cut rows of these lengths into stretches (first, last + 1, attended length).
+
+    Within each the rows are shorter than the longest by at most `padding` positions together.
+    """
+    found: list[tuple[int, int, int]] = []
+    total = 0  # positions of the last stretch, without padding
+    for row, length in enumerate(lengths):
+        if found:
+            first, _, longest = found[-1]
+            longest = max(longest, round_up(length))
+            if (row + 1 - first) * longest - total - length <= padding:
+                found[-1], total = (first, row + 1, longest), total + length
+                continue
+        found.append((row, row + 1, round_up(length)))
+        total = length
+    return found
 
 
 AttentionInterface.register(ATTENTION, slot_attention)
@@ -167,6 +201,23 @@ class SlotCache(Cache):
         self._rows, self._positions = rows, positions
         self._flat: dict[int, torch.Tensor] = {}
         return self
+
+    @contextmanager
+    def apart(self, lengths: Sequence[int]) -> Iterator[None]:
+        """A context whose decode step reads, of rows of these lengths, little more than that: a CPU's time is reading.
+
+        One long request among short ones would otherwise make it read padding for all of them.
+        """
+        one = self.layers[0]
+        if not one.is_initialized or one.keys.device.type != "cpu":
+            yield
+            return
+        position = sum(store.shape[1] * store.shape[3] * store.element_size() for store in (one.keys, one.values))
+        token = _stretches.set(stretches(lengths, PADDING / position))
+        try:
+            yield
+        finally:
+            _stretches.reset(token)
 
     def flat_index(self, heads: int) -> torch.Tensor:
         """Where the new states go in a layer's (slots * heads * capacity, width) view: (n * heads * T,), slot-major."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from transformers import PreTrainedModel
@@ -48,16 +49,18 @@ class Passes:
             logits_to_keep=1,
         )
 
-    def decode(self, view: View, length: int) -> torch.Tensor:
-        """Logits (B, V) of the next token of each running request; no slot holds more than `length` tokens."""
-        positions, attended = view.position[:, None], round_up(length)
-        return self.model(
-            input_ids=view.current[:, None],  # (B, 1)
-            attention_mask=self._mask(positions, attended),  # (B, 1, 1, L)
-            position_ids=positions,
-            past_key_values=self.cache.extend(view.rows, positions, attended),
-            use_cache=True,
-        ).logits[:, -1]
+    def decode(self, view: View, lengths: Sequence[int]) -> torch.Tensor:
+        """Logits (B, V) of the next token of each running request; slot i then holds `lengths[i]` tokens."""
+        positions, attended = view.position[:, None], round_up(max(lengths))
+        past = self.cache.extend(view.rows, positions, attended)
+        with self.cache.apart(lengths):
+            return self.model(
+                input_ids=view.current[:, None],  # (B, 1)
+                attention_mask=self._mask(positions, attended),  # (B, 1, 1, L)
+                position_ids=positions,
+                past_key_values=past,
+                use_cache=True,
+            ).logits[:, -1]
 
     def _mask(self, positions: torch.Tensor, attended: int) -> torch.Tensor:
         """For tokens at `positions` (B, T): 0 at positions up to their own, -inf later; (B, 1, T, attended)."""

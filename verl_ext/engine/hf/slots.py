@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 
 from verl_ext.engine.hf.admission import Job, plan
 from verl_ext.engine.hf.cache import ATTENTION, SlotCache, round_up
+from verl_ext.engine.hf.packed_weights import pack, unpack
 from verl_ext.engine.hf.params import Finished, Request
 from verl_ext.engine.hf.passes import Passes
 from verl_ext.engine.hf.prefixes import Held, Left, as_bytes, shared_from
@@ -40,8 +41,8 @@ class SlotEngine:
     """Runs requests on one model. Not thread-safe: one thread calls it (see loop.py).
 
     Args:
-        model: causal LM on its device and in its precision; from here on the engine's own (its attention function is
-            replaced, see cache.py; `load_weights` changes its parameters).
+        model: causal LM on its device and in its precision; from here on the engine's own (its attention function and
+            linear layers are replaced, see cache.py and packed_weights.py; `load_weights` changes its parameters).
         slots: requests that run at the same time, at most.
         max_model_len: context limit in tokens, prompt and answer together.
         eos_token_ids: the model's own end tokens.
@@ -68,6 +69,7 @@ class SlotEngine:
         self.vocab_size = config.vocab_size
         self.device = model.device
         self.model.set_attn_implementation(ATTENTION)
+        pack(self.model)
         self.cache = SlotCache(config.num_hidden_layers, slots, max_model_len)
         self.table = SlotTable(self.device)
         self._stops = StopStrings(decode, self.vocab_size, self.device) if decode else None
@@ -176,9 +178,10 @@ class SlotEngine:
         return dropped
 
     def drop_kv(self) -> list[Finished]:
-        """Free the keys and values. Running requests need them: they are aborted and returned, partial."""
+        """Free the keys and values, and packed weights. Running requests are aborted and returned, partial."""
         ended = self.abort(waiting=False)
         self._left.clear()
+        unpack(self.model)
         self.cache.free()
         return ended
 
@@ -245,12 +248,12 @@ class SlotEngine:
     def _decode(self) -> list[Finished]:
         """One token for every running request."""
         step = self._steps
-        length = max(job.position(step) for job in self.active) + 1
-        self.cache.reserve(len(self.active), length)
+        lengths = [job.position(step) + 1 for job in self.active]
+        self.cache.reserve(len(self.active), max(lengths))
         if self.table.reserve(len(self.active), max(job.generated(step) for job in self.active) + 1):
             self._view = None
         view = self._view = self._view or View(self.table, self.active, self._positions)
-        tokens, log_probs = view.sample(self._passes.decode(view, length))
+        tokens, log_probs = view.sample(self._passes.decode(view, lengths))
         view.tokens[view.rows, view.count] = tokens
         view.log_probs[view.rows, view.count] = log_probs
         view.current.copy_(tokens)
