@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -25,6 +29,25 @@ def test_available_memory_is_that_of_the_container(tmp_path):
     assert memory.available_memory(str(tmp_path)) == 400
     (tmp_path / "memory.max").write_text("max\n")
     assert memory.available_memory(str(tmp_path)) > 2**20
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have other ways")
+@pytest.mark.parametrize(("first", "kept"), [("", True), ("freed_memory.keep_little()", False)])
+def test_where_memory_is_short_little_of_what_was_freed_is_kept(first, kept):
+    """Large tensors are freed between small ones that live on."""
+    program = f"""
+import psutil, torch
+from verl_ext.engine import freed_memory
+{first}
+torch.ones(2**23)  # 32 MiB, freed: from now on glibc, on its own, takes such sizes from its heap
+before = psutil.Process().memory_info().rss
+pairs = [(torch.ones(2**20), torch.ones(2**10)) for _ in range(100)]  # 400 MiB
+stay = [small for _, small in pairs]
+del pairs
+print(psutil.Process().memory_info().rss - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (int(done.stdout) > 2 * 10**8) == kept, done.stdout
 
 
 def test_gradients_and_moments_that_do_not_exist_yet_are_counted():

@@ -18,7 +18,9 @@ from torch.distributed.fsdp import FSDPModule
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
+from verl_ext.engine.freed_memory import SMALL_MACHINE, keep_little
 from verl_ext.engine.fsdp.masked_logits import OnlyAllowed
+from verl_ext.engine.fsdp.memory import machine_memory
 from verl_ext.engine.fsdp.shared_prefixes import SharedPrefixesLM, SharedPrefixesValue
 from verl_ext.engine.hf.hardware import usable_cores
 from verl_ext.engine.lora.fsdp_adapters import PerAgentAdapters
@@ -36,7 +38,12 @@ class _OnCPU(FSDPEngine):
     """
 
     def initialize(self) -> None:
-        """Divide the cores of the machine among its ranks: while ranks compute, the other processes are nearly idle."""
+        """Divide the cores of the machine among its ranks: while ranks compute, the other processes are nearly idle.
+
+        Where memory is short, the process keeps little of what it frees.
+        """
+        if machine_memory() < SMALL_MACHINE:
+            keep_little()
         cores = usable_cores()
         # verl's Ray workers overwrite LOCAL_WORLD_SIZE with 1; torchrun sets only that one.
         ranks = int(os.environ.get("RAY_LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or 1)
