@@ -39,7 +39,7 @@ def test_where_memory_is_short_little_of_what_was_freed_is_kept(first, kept):
 import psutil, torch
 from verl_ext.engine import freed_memory
 {first}
-torch.ones(2**23)  # 32 MiB, freed: from now on glibc, on its own, takes such sizes from its heap
+torch.ones(2**22)  # 16 MiB, freed: from now on glibc, on its own, takes such sizes from its heap
 before = psutil.Process().memory_info().rss
 pairs = [(torch.ones(2**20), torch.ones(2**10)) for _ in range(100)]  # 400 MiB
 stay = [small for _, small in pairs]
