@@ -167,11 +167,11 @@ class SlotCache(Cache):
         self._usual = usual
 
     def reserve(self, slots: int, length: int) -> None:
-        """Make room for `slots` rows of `length` tokens; doubling keeps the number of copies logarithmic."""
+        """Make room for `slots` rows of `length` tokens; half as much again keeps the number of copies logarithmic."""
         if slots <= self.slots and length <= self.capacity:
             return
         if slots > self.slots:
-            self.slots = min(self.max_slots, max(slots, 2 * self.slots, 8, self._usual[0]))
+            self.slots = min(self.max_slots, max(slots, 3 * self.slots // 2, 8, self._usual[0]))
         if length > self.capacity:
             usual = max(round_up(length), round_up(3 * self.capacity // 2), 64, self._usual[1])
             self.capacity = min(self.max_length, usual)
