@@ -35,6 +35,7 @@ def test_new_weights_drop_every_key_and_value(large, monkeypatch):
     assert new.token_ids[:5] != cut.token_ids
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of PyTorch has no such kernels")
 def test_packed_weights_follow_the_weights_and_are_freed(monkeypatch):
     monkeypatch.setattr(packed_weights, "NUMBERS", 0)
     layer = torch.nn.Linear(32, 48)
@@ -48,6 +49,28 @@ def test_packed_weights_follow_the_weights_and_are_freed(monkeypatch):
             layer.weight.mul_(-2)
     packed_weights.unpack(layer)
     assert layer._packed is None and layer(states).requires_grad and layer._packed is None  # outside of the engine
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of PyTorch has no such kernels")
+def test_wrong_packed_products_are_found_at_the_start(monkeypatch):
+    monkeypatch.setattr(packed_weights, "NUMBERS", 0)
+    forward = packed_weights.PackedLinear.forward
+
+    def wrong(self, x):
+        return forward(self, x) * (-1.7 if torch.is_inference_mode_enabled() else 1)
+
+    monkeypatch.setattr(packed_weights.PackedLinear, "forward", wrong)
+    with pytest.raises(ValueError, match="its log-probs differ"):
+        engine_of()
+
+
+def test_packed_weights_leave_memory_to_others(monkeypatch):
+    """The largest first, until their share is used up."""
+    monkeypatch.setattr(packed_weights, "NUMBERS", 0)
+    monkeypatch.setattr(packed_weights, "machine_memory", lambda: 4 * 150 / packed_weights.SHARE)
+    layers = [torch.nn.Linear(5, 10), torch.nn.Linear(10, 10), torch.nn.Linear(3, 10)]
+    packed_weights.pack(torch.nn.ModuleList(layers))
+    assert [type(layer) is packed_weights.PackedLinear for layer in layers] == [True, True, False]
 
 
 @pytest.mark.parametrize("given_head", [True, False])

@@ -45,17 +45,22 @@ def slot_attention(module, query, key, value, attention_mask, dropout=0.0, scali
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     rows, heads, _, width = query.shape
     grouped = query.reshape(rows, key.shape[1], heads // key.shape[1], width)
-    parts = [
-        F.scaled_dot_product_attention(
-            grouped[first:last],
-            key[first:last, :, :length],
-            value[first:last, :, :length],
-            attn_mask=attention_mask[first:last, ..., :length],
-            scale=scaling,
+    parts = _stretches.get()
+    if len(parts) < 2 or attention_mask.shape[0] != rows:
+        out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
+    else:
+        out = torch.cat(
+            [
+                F.scaled_dot_product_attention(
+                    grouped[first:last],
+                    key[first:last, :, :length],
+                    value[first:last, :, :length],
+                    attn_mask=attention_mask[first:last, ..., :length],
+                    scale=scaling,
+                )
+                for first, last, length in parts
+            ]
         )
-        for first, last, length in _stretches.get() or ((0, rows, key.shape[2]),)
-    ]
-    out = torch.cat(parts) if len(parts) > 1 else parts[0]
     return out.reshape(rows, 1, heads, value.shape[-1]), None
 
 

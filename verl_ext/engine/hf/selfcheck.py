@@ -48,7 +48,7 @@ def require_full_attention(config: PreTrainedConfig, max_model_len: int) -> None
             )
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference mode, in which the plain passes, too, would use packed weights
 def check_model(engine: SlotEngine) -> None:
     """Generate a few tokens in slots and compare their log-probs with one plain forward pass per sequence.
 

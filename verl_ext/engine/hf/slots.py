@@ -86,6 +86,7 @@ class SlotEngine:
         self._passes = Passes(model, self.cache, self._positions, max_model_len)
         self.stats = Stats()
         check_model(self)
+        unpack(self.model)
         self.cache.drop()
         self.stats = Stats()
 
