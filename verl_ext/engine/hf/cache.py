@@ -34,6 +34,25 @@ def round_up(length: int, multiple: int = ROUND) -> int:
     return -(-length // multiple) * multiple
 
 
+def stretches(lengths: Sequence[int], padding: float) -> list[tuple[int, int, int]]:
+    """Cut rows of these lengths into stretches (first, last + 1, attended length).
+
+    Within each the rows are shorter than the longest by at most `padding` positions together.
+    """
+    found: list[tuple[int, int, int]] = []
+    total = 0  # positions of the last stretch, without padding
+    for row, length in enumerate(lengths):
+        if found:
+            first, _, longest = found[-1]
+            longest = max(longest, round_up(length))
+            if (row + 1 - first) * longest - total - length <= padding:
+                found[-1], total = (first, row + 1, longest), total + length
+                continue
+        found.append((row, row + 1, round_up(length)))
+        total = length
+    return found
+
+
 def slot_attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
     """transformers' sdpa attention, except for one new token per row under a mask (a decode step).
 
@@ -62,25 +81,6 @@ def slot_attention(module, query, key, value, attention_mask, dropout=0.0, scali
             ]
         )
     return out.reshape(rows, 1, heads, value.shape[-1]), None
-
-
-def stretches(lengths: Sequence[int], padding: float) -> list[tuple[int, int, int]]:
-    """Cut rows of these lengths into stretches (first, last + 1, attended length).
-
-    Within each the rows are shorter than the longest by at most `padding` positions together.
-    """
-    found: list[tuple[int, int, int]] = []
-    total = 0  # positions of the last stretch, without padding
-    for row, length in enumerate(lengths):
-        if found:
-            first, _, longest = found[-1]
-            longest = max(longest, round_up(length))
-            if (row + 1 - first) * longest - total - length <= padding:
-                found[-1], total = (first, row + 1, longest), total + length
-                continue
-        found.append((row, row + 1, round_up(length)))
-        total = length
-    return found
 
 
 AttentionInterface.register(ATTENTION, slot_attention)
@@ -209,9 +209,9 @@ class SlotCache(Cache):
 
     @contextmanager
     def apart(self, lengths: Sequence[int]) -> Iterator[None]:
-        """A context whose decode step reads, of rows of these lengths, little more than that: a CPU's time is reading.
+        """A context for a decode step of rows of these lengths, which then reads little padding; on a CPU only.
 
-        One long request among short ones would otherwise make it read padding for all of them.
+        Otherwise all rows are read to the length of the longest. On a CPU reading takes most of attention's time.
         """
         one = self.layers[0]
         if not one.is_initialized or one.keys.device.type != "cpu":
