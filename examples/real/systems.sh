@@ -15,8 +15,7 @@
 #
 # shellcheck shell=bash
 . "$(dirname "${BASH_SOURCE[0]}")/../shared.sh"
-# Beside other programs, a thread that waits for another must not spin (verl_ext/engine/preload).
-export VERL_PLATFORM=cpu GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}"
+export VERL_PLATFORM=cpu
 : "${N:=50}" "${MODEL:=models/smollm2}" "${RUNS:=runs/real/${COLD:+cold_start}}"
 if [ -z "${COLD:-}" ]; then RUNS=${RUNS%/}/$(basename "$MODEL"); fi
 wanted=() more=()

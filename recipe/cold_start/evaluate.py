@@ -6,8 +6,11 @@ summary(forests)["f1"]
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
+
+import torch
 
 from verl_ext.engine.hf.loop import EngineLoop
 from verl_ext.engine.hf.params import Request, SamplingParams
@@ -28,7 +31,11 @@ class ModelLLM(TokenLLM):
 
     def __init__(self, model: Any, tokenizer: Any):
         self.tokenizer, self.end_token = tokenizer, tokenizer.eos_token_id
-        self.loop = EngineLoop(SlotEngine(model, SLOTS, MAX_LENGTH, [tokenizer.eos_token_id], self.decode))
+        self.loop = EngineLoop(partial(self._engine, model))
+
+    def _engine(self, model: Any) -> SlotEngine:
+        torch.set_num_threads(1)
+        return SlotEngine(model, SLOTS, MAX_LENGTH, [self.end_token], self.decode)
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
         return list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))

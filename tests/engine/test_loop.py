@@ -45,7 +45,7 @@ def engine():
 
 @pytest.fixture
 def loop(engine):
-    loop = EngineLoop(engine)
+    loop = EngineLoop(lambda: engine)
     engine.together.clear()
     yield loop
     engine.gate.set()
@@ -126,7 +126,7 @@ def test_rejecting_pause_answers_everything_that_waits(engine, loop):
 
 def test_a_request_whose_logits_are_not_numbers_fails_alone_and_leaves_nothing_behind():
     model = tiny_model("llama")  # its output layer has weights of its own
-    loop = EngineLoop(SlotEngine(model, 4, 128, [EOS]))
+    loop = EngineLoop(lambda: SlotEngine(model, 4, 128, [EOS]))
     alone = loop.submit(request("alone", 30)).result(SECONDS)
     free = next(token for token in range(8, VOCAB) if token not in alone.token_ids)
     with torch.no_grad():
@@ -194,3 +194,16 @@ def test_a_request_held_back_by_a_wave_can_be_aborted(engine, loop):
     assert [done.stop_reason for done in aborting.result(SECONDS)] == ["aborted"]
     assert held.result(SECONDS).stop_reason == "aborted" and not held.result().token_ids
     assert wave.result(SECONDS)[0].stop_reason == other.result(SECONDS).stop_reason == "length"
+
+
+def test_the_engine_is_made_in_the_thread_that_runs_it():
+    """libgomp counts the threads that another one has started, and lets all sleep whenever they wait."""
+    made_in = []
+    loop = EngineLoop(lambda: (made_in.append(threading.current_thread()), Engine())[1])
+    assert made_in == [loop._thread] and loop.submit(request("one")).result(SECONDS).stop_reason == "length"
+    loop.close()
+
+
+def test_an_engine_that_cannot_be_made_says_why():
+    with pytest.raises(ZeroDivisionError):
+        EngineLoop(lambda: 1 // 0)

@@ -126,6 +126,7 @@ def prepare(config: DictConfig) -> tuple[Any, ...]:
     from hydra.utils import call
     from omegaconf import OmegaConf
 
+    from verl_ext.engine.preload import ADAPTS
     from verl_ext.evaluate.config import read_config
     from verl_ext.evaluate.llms import check_served, model_of, served_model
     from verl_ext.evaluate.questions import read_tasks
@@ -137,6 +138,8 @@ def prepare(config: DictConfig) -> tuple[Any, ...]:
     if config.trainer.device == "cpu":
         choose_cpu_platform()
     section, mas = read_config(config)
+    if config.trainer.device == "cpu" and not mas.deterministic:
+        os.environ.setdefault(ADAPTS, "1")
     workflow = build_workflow(mas)
     check_sampled(workflow, section.temperature == 0, "evaluate.temperature=1.0, or mas.workflow.width=1")
     check_served(section, mas, workflow)

@@ -103,7 +103,8 @@ class RunCallback(Callback):
 
         if config.trainer.device == "cpu":
             choose_cpu_platform()
-            for name, value in preload.OPENMP.items():  # of the run's processes, unless the user's environment has them
+            # Of the run's processes, unless the user's environment has them.
+            for name, value in preload.openmp(config).items():
                 os.environ.setdefault(name, value)
         values.check_keys_known(config, list(HydraConfig.get().overrides.task))
         values.check_numbers(config)

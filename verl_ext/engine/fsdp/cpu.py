@@ -22,7 +22,7 @@ from verl_ext.engine.freed_memory import SMALL_MACHINE, keep_little
 from verl_ext.engine.fsdp.masked_logits import OnlyAllowed
 from verl_ext.engine.fsdp.memory import machine_memory
 from verl_ext.engine.fsdp.shared_prefixes import SharedPrefixesLM, SharedPrefixesValue
-from verl_ext.engine.hf.hardware import usable_cores
+from verl_ext.engine.hf.hardware import IdleThreads, usable_cores
 from verl_ext.engine.lora.fsdp_adapters import PerAgentAdapters
 from verl_ext.engine.replaced import replaced
 
@@ -38,7 +38,7 @@ class _OnCPU(FSDPEngine):
     """
 
     def initialize(self) -> None:
-        """Divide the cores of the machine among its ranks: while ranks compute, the other processes are nearly idle.
+        """Divide the cores of the machine among its ranks, or what other programs leave of them.
 
         Where memory is short, the process keeps little of what it frees.
         """
@@ -47,8 +47,9 @@ class _OnCPU(FSDPEngine):
         cores = usable_cores()
         # verl's Ray workers overwrite LOCAL_WORLD_SIZE with 1; torchrun sets only that one.
         ranks = int(os.environ.get("RAY_LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or 1)
-        torch.set_num_threads(max(1, min(cores // ranks, MOST_THREADS)))
+        self._threads = IdleThreads(max(1, min(cores // ranks, MOST_THREADS)), ranks)
         super().initialize()
+        self.module.register_forward_pre_hook(lambda *_: self._threads.adapt())  # before each micro-batch
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
         if self.engine_config.strategy != "fsdp2":
@@ -75,7 +76,9 @@ class _OnCPU(FSDPEngine):
 
     def forward_backward_batch(self, data: TensorDict, loss_function: Any, forward_only: bool = False) -> Any:
         """As verl's method; a forward pass leaves the weights sharded, too."""
+        self._threads.begin()
         outputs = super().forward_backward_batch(data, loss_function, forward_only)
+        self._threads.adapt()
         for module in self.module.modules() if forward_only else ():
             if isinstance(module, FSDPModule):
                 module.reshard()

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
+import psutil
 import torch
 from transformers import PreTrainedConfig
 
+from verl_ext.engine.preload import ADAPTS, SPINS
+
 THREADS_PAY = 30e6  # parameters outside embeddings; smaller matrix products lose more than they gain by a second thread
 KV_SHARE = 0.25  # of the memory that one server can use
+INTERVAL = 0.25  # seconds, at least, over which idle cores are counted
+YIELDED = 0.3  # of a core: programs that use no more of it are given none
 
 
 def usable_cores(quota: str = "/sys/fs/cgroup/cpu.max") -> int:
@@ -22,8 +28,13 @@ def usable_cores(quota: str = "/sys/fs/cgroup/cpu.max") -> int:
         return cores
 
 
+def bounded() -> bool:
+    """Whether a container's quota gives this process fewer cores than it sees."""
+    return usable_cores() < usable_cores(os.devnull)
+
+
 def idle_threads(parameters: int, servers: int, most: int | None = None) -> int:
-    """Torch threads of a server: its share of the cores, of which the trainer uses none during a rollout.
+    """Torch threads of a server at most: its share of the cores.
 
     Args:
         parameters: of the model, without embeddings; a small model gets one thread.
@@ -34,6 +45,51 @@ def idle_threads(parameters: int, servers: int, most: int | None = None) -> int:
         return 1
     cores = usable_cores()
     return max(1, min(cores // servers, most or cores))
+
+
+class IdleThreads:
+    """Torch threads of the thread that makes it: as many as there are cores that no other program uses.
+
+    Threads of libgomp that wait for each other look for work without a pause. On an idle machine that is fastest;
+    beside a program that has taken a core from one of them it stops all, and a step takes two to ten times as long. So
+    there must not be more of them than cores that are theirs. The number changes only where ADAPTS asks for it
+    (`preload.openmp`), and not where SPINS is set: then they soon sleep.
+
+    Args:
+        most: threads on an idle machine.
+        sharers: processes like this one on the machine; an idle core is for all of them.
+    """
+
+    def __init__(self, most: int, sharers: int = 1) -> None:
+        self._most, self._sharers = most, sharers
+        self.varies = most > 1 and ADAPTS in os.environ and SPINS not in os.environ
+        torch.set_num_threads(most)
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now on: until now this process has been waiting."""
+        if self.varies:
+            self._since = _clocks()
+
+    def adapt(self) -> None:
+        """Take cores that are idle, or leave some to other programs. To be called between pieces of work."""
+        if not self.varies or time.monotonic() - self._since[0] < INTERVAL:
+            return
+        wall, own, idle = (now - before for now, before in zip(_clocks(), self._since, strict=True))
+        threads = max(1, min(self._most, int((own + idle / self._sharers) / wall + YIELDED)))
+        if threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
+        self.begin()
+
+
+def _clocks() -> tuple[float, float, float]:
+    """Seconds: of the clock, of all threads of this process, and of the cores that it may use, while they were idle."""
+    cores = psutil.cpu_times(percpu=True)
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    if not usable or max(usable) >= len(cores):  # numbers of cores that are not those of the list
+        usable = set(range(len(cores)))
+    idle = sum(cores[number].idle + getattr(cores[number], "iowait", 0.0) for number in usable)
+    return time.monotonic(), time.process_time(), idle
 
 
 def kv_bytes(config: PreTrainedConfig, dtype: torch.dtype) -> int:

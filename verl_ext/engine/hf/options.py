@@ -15,8 +15,8 @@ class EngineOptions:
     """What one server needs to know besides the model.
 
     slots          requests that run at the same time (default: rollout.max_num_seqs, at most 256)
-    threads        torch threads of the decode loop (default: the machine's cores, shared among its servers, as the
-                   trainer waits during a rollout; 1 for a model under 30M parameters)
+    threads        torch threads of the decode loop, at most (default: the machine's cores, shared among its servers,
+                   as the trainer waits during a rollout; 1 for a model under 30M parameters)
     max_model_len  context limit, prompt and answer together (default: rollout.max_model_len, else
                    prompt_length + response_length)
     device         torch device of the model (default: the platform's)

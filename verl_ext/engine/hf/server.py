@@ -61,18 +61,21 @@ class HFServer:
         hf_config = self.model_config.hf_config
         positions = getattr(hf_config.get_text_config(decoder=True), "max_position_embeddings", None)
         self.options = EngineOptions.from_config(self.config, positions, device)
+        self._loop = EngineLoop(partial(self._engine, servers, most_threads), servers)
+
+    def _engine(self, servers: int, most_threads: int | None) -> SlotEngine:
+        """The engine with its model, and torch threads for it; runs in the loop's thread."""
         model = load_model(self.model_config, self.options, random=self.config.load_format == "dummy")
         slots, threads = fit(model, self.options, servers, most_threads)
         torch.set_num_threads(threads)
         tokenizer = self.model_config.tokenizer
-        engine = self.make_engine(
+        return self.make_engine(
             model,
             slots=slots,
             max_model_len=self.options.max_model_len,
             eos_token_ids=end_tokens(self.model_config),
             decode=tokenizer and partial(tokenizer.decode, skip_special_tokens=True),
         )
-        self._loop = EngineLoop(engine, threads)
 
     def make_engine(self, model: PreTrainedModel, **kwargs: Any) -> SlotEngine:
         """The engine of a model, from the arguments of `SlotEngine`."""
@@ -105,7 +108,7 @@ class HFServer:
             raise
 
     async def generate_wave(self, requests: Sequence[Mapping[str, Any]]) -> list[TokenOutput | ValueError]:
-        """Continue a fixed list of prompts, deterministically: same list + same weights -> same bits.
+        """Continue a fixed list of prompts, deterministically: same list + same weights + same threads -> same bits.
 
         Args:
             requests: each has the keys of `generate`: prompt_ids, sampling_params, request_id. They are admitted in

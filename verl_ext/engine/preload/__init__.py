@@ -21,10 +21,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 HERE = Path(__file__).parent
 
-# Defaults of the run's processes. One thread: with the tiny model, a second one makes the rollouts slower; the training
-# process takes what it may (fsdp/cpu.py). A thread that waits for the others spins 1,000 times before it sleeps:
-# libgomp's 300,000 cost nothing on an idle machine, but beside another busy program a step takes ten times as long.
-OPENMP = {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "1000"}
+SPINS = "GOMP_SPINCOUNT"  # how often a thread of libgomp looks for work before it sleeps; 300,000 times if not set
+ADAPTS = "VERL_EXT_IDLE_THREADS"  # set: the number of threads follows what other programs leave idle (IdleThreads)
+# Defaults of the run's processes. One thread: with the tiny model, a second one makes the rollouts slower; engine and
+# training process take what they may (hf/hardware.py). A thread that waits for the others soon sleeps: otherwise a step
+# takes ten times as long beside another busy program.
+OPENMP = {"OMP_NUM_THREADS": "1", SPINS: "1000"}
+LARGE = 1e8  # bytes of a model's files
 
 RUNTIME_ENV = "ray_kwargs.ray_init.runtime_env"
 # What a runtime environment may contain if workers are to be forked: the rest changes which modules a worker finds.
@@ -103,11 +106,29 @@ def start(config: DictConfig) -> subprocess.Popen[bytes] | None:
     process: subprocess.Popen[bytes] | None = None
     address = os.environ.get(SHARED)
     if address is None:
-        process = _template[0] if _template else launch()
+        process = _template[0] if _template else launch(openmp=openmp(config))
         address = address_of(process)
     with open_dict(config):
         OmegaConf.update(config, f"{RUNTIME_ENV}.py_executable", command_of_workers(address), force_add=True)
     return process
+
+
+def openmp(config: DictConfig) -> dict[str, str]:
+    """Defaults of what decides about threads in this run's processes.
+
+    Threads of a large model look for work without a pause, which is faster, and their number follows what other
+    programs do; so the last bits of results do, too. Not so in a container with fewer cores than it sees, and where
+    engine and trainer compute at once.
+    """
+    folder = Path(str(OmegaConf.select(config, "actor_rollout_ref.model.path")))
+    if folder.is_dir() and sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) < LARGE:
+        return OPENMP
+    from verl_ext.engine.hf.hardware import bounded  # imports torch
+    from verl_ext.trainer.modes import SYNC, mode_of
+
+    if OmegaConf.select(config, "mas.deterministic") or mode_of(config) != SYNC or bounded():
+        return OPENMP
+    return {"OMP_NUM_THREADS": "1", ADAPTS: "1"}
 
 
 def address_of(process: subprocess.Popen[bytes]) -> str:
@@ -120,12 +141,12 @@ def command_of_workers(address: str) -> str:
     return shlex.join([sys.executable, "-I", "-S", str(HERE / "client.py"), address])
 
 
-def launch(environment: Mapping[str, str] = os.environ) -> subprocess.Popen[bytes]:
+def launch(environment: Mapping[str, str] = os.environ, openmp: Mapping[str, str] = OPENMP) -> subprocess.Popen[bytes]:
     """Start a preloaded process in this environment, whose PYTHONPATH its forks have."""
     address = str(Path(tempfile.mkdtemp(prefix="verl_ext_")) / "workers")
     return subprocess.Popen(
         [sys.executable, str(HERE / "template.py"), address, *MODULES],
-        env={**OPENMP, **environment},  # OpenMP reads them when it is loaded
+        env={**openmp, **environment},  # OpenMP reads them when it is loaded
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the driver, which ends everything
