@@ -37,7 +37,7 @@ def test_bfloat16_is_taken_where_it_is_faster(machine, gain, chosen, why):
 @pytest.mark.parametrize(("gain", "chosen"), [(2.0, "bfloat16"), (0.3, "float32")])
 def test_trainer_and_engine_get_the_same_type_before_the_job_starts(machine, monkeypatch, gain, chosen):
     machine(gain)
-    monkeypatch.setattr("verl_ext.engine.preload.start", lambda config: None)
+    monkeypatch.setattr("verl_ext.engine.preload.start", lambda *_: None)
     config = composed("+recipe=mhgpo_real")
     callback = RunCallback()
     callback.on_run_start(config)

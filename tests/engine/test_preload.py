@@ -85,21 +85,3 @@ def test_only_a_ray_of_its_own_with_plain_workers_is_forked(change, possible):
     for key, value in change.items():
         OmegaConf.update(config, key, value, force_add=True)
     assert preload.can_fork(config) is (possible and sys.platform == "linux")
-
-
-@pytest.mark.parametrize(
-    ("size", "settings", "follows"),
-    [
-        (10, {}, False),
-        (3000, {}, True),
-        (3000, {"mas": {"deterministic": True}}, False),
-        (3000, {"trainer": {"v1": {"trainer_mode": "mas_separate_async"}}}, False),
-    ],
-)
-def test_the_number_of_threads_follows_other_programs_for_large_models(tmp_path, monkeypatch, size, settings, follows):
-    monkeypatch.setattr(preload, "LARGE", 2000)
-    monkeypatch.setattr("verl_ext.engine.hf.hardware.bounded", lambda: False)
-    (tmp_path / "model.safetensors").write_bytes(b"0" * size)
-    config = {"actor_rollout_ref": {"model": {"path": str(tmp_path)}}} | settings
-    given = preload.openmp(OmegaConf.create(config))
-    assert (preload.ADAPTS in given, preload.SPINS in given) == (follows, not follows)

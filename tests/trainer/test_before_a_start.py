@@ -14,9 +14,11 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from tests.trainer.test_recipes import composed
+from verl_ext.engine import preload
 from verl_ext.evaluate.questions import read_tasks
 from verl_ext.mas import Agent, Workflow
 from verl_ext.tracebacks import explained
+from verl_ext.trainer import run_callback
 from verl_ext.trainer.build import build_tools
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.preflight.checks import check_tools
@@ -240,3 +242,21 @@ def forked_run(arguments: list[str], folder: Path) -> tuple[int, str]:
             os._exit(status)
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status), output.read_text()
+
+
+@pytest.mark.parametrize(
+    ("size", "settings", "follows"),
+    [
+        (10, {}, False),
+        (3000, {}, True),
+        (3000, {"mas": {"deterministic": True}}, False),
+        (3000, {"trainer": {"v1": {"trainer_mode": "mas_separate_async"}}}, False),
+    ],
+)
+def test_the_number_of_threads_follows_other_programs_for_large_models(tmp_path, monkeypatch, size, settings, follows):
+    monkeypatch.setattr(run_callback, "LARGE", 2000)
+    monkeypatch.setattr("verl_ext.engine.hf.hardware.bounded", lambda: False)
+    (tmp_path / "model.safetensors").write_bytes(b"0" * size)
+    config = {"actor_rollout_ref": {"model": {"path": str(tmp_path)}}} | settings
+    given = run_callback.openmp(OmegaConf.create(config))
+    assert (preload.ADAPTS in given, preload.SPINS in given) == (follows, not follows)

@@ -24,7 +24,10 @@ from verl_ext.observe.runlog import NAME, log_name
 from verl_ext.observe.summary import finished_already, print_summary
 from verl_ext.tracebacks import explained
 from verl_ext.trainer import interrupt
+from verl_ext.trainer.modes import SYNC, mode_of
 from verl_ext.trainer.state import checkpoint, run_settings, tool_caches
+
+LARGE = 1e8  # bytes of a model's files
 
 
 class RunCallback(Callback):
@@ -47,7 +50,7 @@ class RunCallback(Callback):
 
         nodes.join(config)
         lora_setup.choose_engine(config)
-        self.template = preload.start(config)
+        self.template = preload.start(config, openmp(config))
         self.float_type = precision.settle_run(config)  # meanwhile the template imports torch
 
     def on_job_start(self, config: DictConfig, **_: Any) -> None:
@@ -104,7 +107,7 @@ class RunCallback(Callback):
         if config.trainer.device == "cpu":
             choose_cpu_platform()
             # Of the run's processes, unless the user's environment has them.
-            for name, value in preload.openmp(config).items():
+            for name, value in openmp(config).items():
                 os.environ.setdefault(name, value)
         values.check_keys_known(config, list(HydraConfig.get().overrides.task))
         values.check_numbers(config)
@@ -126,6 +129,23 @@ class RunCallback(Callback):
         if kept := checkpoint.prepare_start(config):
             print(f"Files of an earlier run are now in {kept}.", flush=True)
         return headline
+
+
+def openmp(config: DictConfig) -> dict[str, str]:
+    """Defaults of what decides about threads in the processes of a run on the CPU.
+
+    Threads of a large model look for work without a pause, which is faster, and their number follows what other
+    programs do; so the last bits of results do, too. Not so in a container with fewer cores than it sees, and where
+    engine and trainer compute at once.
+    """
+    folder = Path(str(OmegaConf.select(config, "actor_rollout_ref.model.path")))
+    if folder.is_dir() and sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) < LARGE:
+        return preload.OPENMP
+    from verl_ext.engine.hf.hardware import bounded  # imports torch
+
+    if OmegaConf.select(config, "mas.deterministic") or mode_of(config) != SYNC or bounded():
+        return preload.OPENMP
+    return {"OMP_NUM_THREADS": "1", preload.ADAPTS: "1"}
 
 
 def choose_cpu_platform() -> None:

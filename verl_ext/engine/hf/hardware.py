@@ -53,7 +53,7 @@ class IdleThreads:
     Threads of libgomp that wait for each other look for work without a pause. On an idle machine that is fastest;
     beside a program that has taken a core from one of them it stops all, and a step takes two to ten times as long. So
     there must not be more of them than cores that are theirs. The number changes only where ADAPTS asks for it
-    (`preload.openmp`), and not where SPINS is set: then they soon sleep.
+    (trainer/run_callback.py, `openmp`), and not where SPINS is set: then they soon sleep.
 
     Args:
         most: threads on an idle machine.

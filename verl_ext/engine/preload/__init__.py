@@ -27,7 +27,6 @@ ADAPTS = "VERL_EXT_IDLE_THREADS"  # set: the number of threads follows what othe
 # training process take what they may (hf/hardware.py). A thread that waits for the others soon sleeps: otherwise a step
 # takes ten times as long beside another busy program.
 OPENMP = {"OMP_NUM_THREADS": "1", SPINS: "1000"}
-LARGE = 1e8  # bytes of a model's files
 
 RUNTIME_ENV = "ray_kwargs.ray_init.runtime_env"
 # What a runtime environment may contain if workers are to be forked: the rest changes which modules a worker finds.
@@ -93,9 +92,10 @@ def begin() -> None:
         _template.append(launch())
 
 
-def start(config: DictConfig) -> subprocess.Popen[bytes] | None:
+def start(config: DictConfig, openmp: Mapping[str, str] = OPENMP) -> subprocess.Popen[bytes] | None:
     """Start the preloaded process if that has not been done, and make Ray's workers forks of it, where `can_fork`.
 
+    `openmp`: defaults of its environment.
     The preloaded process ends when the returned process's stdin is closed, or when this process ends. None: no process
     of this run.
     """
@@ -106,29 +106,11 @@ def start(config: DictConfig) -> subprocess.Popen[bytes] | None:
     process: subprocess.Popen[bytes] | None = None
     address = os.environ.get(SHARED)
     if address is None:
-        process = _template[0] if _template else launch(openmp=openmp(config))
+        process = _template[0] if _template else launch(openmp=openmp)
         address = address_of(process)
     with open_dict(config):
         OmegaConf.update(config, f"{RUNTIME_ENV}.py_executable", command_of_workers(address), force_add=True)
     return process
-
-
-def openmp(config: DictConfig) -> dict[str, str]:
-    """Defaults of what decides about threads in this run's processes.
-
-    Threads of a large model look for work without a pause, which is faster, and their number follows what other
-    programs do; so the last bits of results do, too. Not so in a container with fewer cores than it sees, and where
-    engine and trainer compute at once.
-    """
-    folder = Path(str(OmegaConf.select(config, "actor_rollout_ref.model.path")))
-    if folder.is_dir() and sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) < LARGE:
-        return OPENMP
-    from verl_ext.engine.hf.hardware import bounded  # imports torch
-    from verl_ext.trainer.modes import SYNC, mode_of
-
-    if OmegaConf.select(config, "mas.deterministic") or mode_of(config) != SYNC or bounded():
-        return OPENMP
-    return {"OMP_NUM_THREADS": "1", ADAPTS: "1"}
 
 
 def address_of(process: subprocess.Popen[bytes]) -> str:
