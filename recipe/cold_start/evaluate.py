@@ -31,9 +31,9 @@ class ModelLLM(TokenLLM):
 
     def __init__(self, model: Any, tokenizer: Any):
         self.tokenizer, self.end_token = tokenizer, tokenizer.eos_token_id
-        self.loop = EngineLoop(partial(self._engine, model))
+        self.loop = EngineLoop(partial(self._make, model))
 
-    def _engine(self, model: Any) -> SlotEngine:
+    def _make(self, model: Any) -> SlotEngine:
         torch.set_num_threads(1)
         return SlotEngine(model, SLOTS, MAX_LENGTH, [self.end_token], self.decode)
 

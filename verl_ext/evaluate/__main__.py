@@ -137,9 +137,9 @@ def prepare(config: DictConfig) -> tuple[Any, ...]:
 
     if config.trainer.device == "cpu":
         choose_cpu_platform()
+        if not OmegaConf.select(config, "mas.deterministic"):
+            os.environ.setdefault(ADAPTS, "1")
     section, mas = read_config(config)
-    if config.trainer.device == "cpu" and not mas.deterministic:
-        os.environ.setdefault(ADAPTS, "1")
     workflow = build_workflow(mas)
     check_sampled(workflow, section.temperature == 0, "evaluate.temperature=1.0, or mas.workflow.width=1")
     check_served(section, mas, workflow)

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import IO, Any
@@ -132,15 +133,16 @@ class RunCallback(Callback):
 
 
 def openmp(config: DictConfig) -> dict[str, str]:
-    """Defaults of what decides about threads in the processes of a run on the CPU.
+    """Environment variables that decide about threads in the processes of a run on the CPU; the user's go before them.
 
-    Threads of a large model look for work without a pause, which is faster, and their number follows what other
-    programs do; so the last bits of results do, too. Not so in a container with fewer cores than it sees, and where
-    engine and trainer compute at once.
+    With a large model, waiting threads keep their cores busy, which is faster, and there are as many as other programs
+    leave cores (`IdleThreads`); the last bits of results depend on how many. Not so under `mas.deterministic`, where
+    engine and trainer compute at once, and in a container with fewer cores than it sees.
     """
     folder = Path(str(OmegaConf.select(config, "actor_rollout_ref.model.path")))
-    if folder.is_dir() and sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) < LARGE:
-        return preload.OPENMP
+    with suppress(OSError):  # later checks name a folder that cannot be read
+        if folder.is_dir() and sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) < LARGE:
+            return preload.OPENMP
     from verl_ext.engine.hf.hardware import bounded  # imports torch
 
     if OmegaConf.select(config, "mas.deterministic") or mode_of(config) != SYNC or bounded():

@@ -15,7 +15,7 @@ from verl_ext.engine.preload import ADAPTS, SPINS
 THREADS_PAY = 30e6  # parameters outside embeddings; smaller matrix products lose more than they gain by a second thread
 KV_SHARE = 0.25  # of the memory that one server can use
 INTERVAL = 0.25  # seconds, at least, over which idle cores are counted
-YIELDED = 0.3  # of a core: programs that use no more of it are given none
+YIELDED = 0.3  # of a core: other programs that use no more are not given one
 
 
 def usable_cores(quota: str = "/sys/fs/cgroup/cpu.max") -> int:
@@ -50,10 +50,10 @@ def idle_threads(parameters: int, servers: int, most: int | None = None) -> int:
 class IdleThreads:
     """Torch threads of the thread that makes it: as many as there are cores that no other program uses.
 
-    Threads of libgomp that wait for each other look for work without a pause. On an idle machine that is fastest;
-    beside a program that has taken a core from one of them it stops all, and a step takes two to ten times as long. So
-    there must not be more of them than cores that are theirs. The number changes only where ADAPTS asks for it
-    (trainer/run_callback.py, `openmp`), and not where SPINS is set: then they soon sleep.
+    A thread of libgomp that waits for the others keeps its core busy. On an idle machine that is fastest. But if another
+    program has taken a core, the thread that needs it waits for it, and so do all the others: a step takes two to ten
+    times as long. So there must be no more threads than free cores. Their number changes only where ADAPTS is set (see
+    `openmp` in trainer/run_callback.py) and SPINS is not: with that, waiting threads soon sleep.
 
     Args:
         most: threads on an idle machine.
@@ -62,18 +62,18 @@ class IdleThreads:
 
     def __init__(self, most: int, sharers: int = 1) -> None:
         self._most, self._sharers = most, sharers
-        self.varies = most > 1 and ADAPTS in os.environ and SPINS not in os.environ
+        self._varies = most > 1 and ADAPTS in os.environ and SPINS not in os.environ
         torch.set_num_threads(most)
         self.begin()
 
     def begin(self) -> None:
         """Count from now on: until now this process has been waiting."""
-        if self.varies:
+        if self._varies:
             self._since = _clocks()
 
     def adapt(self) -> None:
         """Take cores that are idle, or leave some to other programs. To be called between pieces of work."""
-        if not self.varies or time.monotonic() - self._since[0] < INTERVAL:
+        if not self._varies or time.monotonic() - self._since[0] < INTERVAL:
             return
         wall, own, idle = (now - before for now, before in zip(_clocks(), self._since, strict=True))
         threads = max(1, min(self._most, int((own + idle / self._sharers) / wall + YIELDED)))

@@ -26,9 +26,9 @@ class EngineLoop:
     """Owns the engine: only the loop's thread touches it.
 
     Args:
-        make: makes the engine, idle, in the loop's thread, after `torch.set_num_threads` for as many as the loop may
-            use. In another thread, libgomp would start threads there, too, and if there are more than cores, all sleep
-            whenever they wait: sampling of 135M parameters takes 1.4 times as long.
+        make: sets the number of torch threads and returns the engine, idle. It runs in the loop's thread: libgomp starts
+            threads for every thread that computes, and once there are more than cores, all of them sleep whenever they
+            wait. Sampling with 135M parameters then takes 1.4 times as long.
         sharers: engines on this machine.
 
     Raises:

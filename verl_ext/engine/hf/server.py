@@ -61,9 +61,9 @@ class HFServer:
         hf_config = self.model_config.hf_config
         positions = getattr(hf_config.get_text_config(decoder=True), "max_position_embeddings", None)
         self.options = EngineOptions.from_config(self.config, positions, device)
-        self._loop = EngineLoop(partial(self._engine, servers, most_threads), servers)
+        self._loop = EngineLoop(partial(self._make, servers, most_threads), servers)
 
-    def _engine(self, servers: int, most_threads: int | None) -> SlotEngine:
+    def _make(self, servers: int, most_threads: int | None) -> SlotEngine:
         """The engine with its model, and torch threads for it; runs in the loop's thread."""
         model = load_model(self.model_config, self.options, random=self.config.load_format == "dummy")
         slots, threads = fit(model, self.options, servers, most_threads)
