@@ -50,10 +50,10 @@ def idle_threads(parameters: int, servers: int, most: int | None = None) -> int:
 class IdleThreads:
     """Torch threads of the thread that makes it: as many as there are cores that no other program uses.
 
-    A thread of libgomp that waits for the others keeps its core busy. On an idle machine that is fastest. But if another
-    program has taken a core, the thread that needs it waits for it, and so do all the others: a step takes two to ten
-    times as long. So there must be no more threads than free cores. Their number changes only where ADAPTS is set (see
-    `openmp` in trainer/run_callback.py) and SPINS is not: with that, waiting threads soon sleep.
+    A thread of libgomp that waits for the others keeps its core busy. On an idle machine that is fastest. But if
+    another program has taken a core, the thread that needs it waits for it, and so do all the others: a step takes two
+    to ten times as long. So there must be no more threads than free cores. Their number changes only where ADAPTS is
+    set (see `openmp` in trainer/run_callback.py) and SPINS is not: with that, waiting threads soon sleep.
 
     Args:
         most: threads on an idle machine.

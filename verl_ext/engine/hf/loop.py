@@ -26,9 +26,9 @@ class EngineLoop:
     """Owns the engine: only the loop's thread touches it.
 
     Args:
-        make: sets the number of torch threads and returns the engine, idle. It runs in the loop's thread: libgomp starts
-            threads for every thread that computes, and once there are more than cores, all of them sleep whenever they
-            wait. Sampling with 135M parameters then takes 1.4 times as long.
+        make: sets the number of torch threads and returns the engine, idle. It runs in the loop's thread: libgomp
+            starts threads for every thread that computes, and once there are more than cores, all of them sleep
+            whenever they wait. Sampling with 135M parameters then takes 1.4 times as long.
         sharers: engines on this machine.
 
     Raises:
