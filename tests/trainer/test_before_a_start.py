@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 
 from tests.trainer.test_recipes import composed
 from verl_ext.engine import preload
+from verl_ext.engine.freed_memory import HUGE_PAGES
 from verl_ext.evaluate.questions import read_tasks
 from verl_ext.mas import Agent, Workflow
 from verl_ext.tracebacks import explained
@@ -253,10 +254,11 @@ def forked_run(arguments: list[str], folder: Path) -> tuple[int, str]:
         (3000, {"trainer": {"v1": {"trainer_mode": "mas_separate_async"}}}, False),
     ],
 )
-def test_the_number_of_threads_follows_other_programs_for_large_models(tmp_path, monkeypatch, size, settings, follows):
+def test_large_models_get_huge_pages_and_the_threads_that_are_idle(tmp_path, monkeypatch, size, settings, follows):
     monkeypatch.setattr(run_callback, "LARGE", 2000)
     monkeypatch.setattr("verl_ext.engine.hf.hardware.bounded", lambda: False)
     (tmp_path / "model.safetensors").write_bytes(b"0" * size)
     config = {"actor_rollout_ref": {"model": {"path": str(tmp_path)}}} | settings
     given = run_callback.openmp(OmegaConf.create(config))
     assert (preload.ADAPTS in given, preload.SPINS in given) == (follows, not follows)
+    assert (HUGE_PAGES in given) == (size == 3000)

@@ -19,6 +19,7 @@ from hydra.utils import call
 from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.engine import precision, preload
+from verl_ext.engine.freed_memory import HUGE_PAGES
 from verl_ext.observe import error_log
 from verl_ext.observe.progress import Progress
 from verl_ext.observe.runlog import NAME, log_name
@@ -133,11 +134,11 @@ class RunCallback(Callback):
 
 
 def openmp(config: DictConfig) -> dict[str, str]:
-    """Environment variables that decide about threads in the processes of a run on the CPU; the user's go before them.
+    """Environment variables about threads and memory of a run's processes on the CPU; the user's go before them.
 
-    With a large model, waiting threads keep their cores busy, which is faster, and there are as many as other programs
-    leave cores (`IdleThreads`); the last bits of results depend on how many. Not so under `mas.deterministic`, where
-    engine and trainer compute at once, and in a container with fewer cores than it sees.
+    A large model gets huge pages. Waiting threads of it keep their cores busy, which is faster, and there are as many
+    as other programs leave cores (`IdleThreads`); the last bits of results depend on how many. Not so under
+    `mas.deterministic`, where engine and trainer compute at once, and in a container with fewer cores than it sees.
     """
     folder = Path(str(OmegaConf.select(config, "actor_rollout_ref.model.path")))
     with suppress(OSError):  # later checks name a folder that cannot be read
@@ -145,9 +146,10 @@ def openmp(config: DictConfig) -> dict[str, str]:
             return preload.OPENMP
     from verl_ext.engine.hf.hardware import bounded  # imports torch
 
+    huge = {HUGE_PAGES: "1"}
     if OmegaConf.select(config, "mas.deterministic") or mode_of(config) != SYNC or bounded():
-        return preload.OPENMP
-    return {"OMP_NUM_THREADS": "1", preload.ADAPTS: "1"}
+        return preload.OPENMP | huge
+    return {"OMP_NUM_THREADS": "1", preload.ADAPTS: "1"} | huge
 
 
 def choose_cpu_platform() -> None:

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
-from verl_ext.engine.freed_memory import SMALL_MACHINE, keep_little
+from verl_ext.engine.freed_memory import HUGE_PAGES, MIB, SMALL_MACHINE, keep_little
 from verl_ext.engine.fsdp.masked_logits import OnlyAllowed
 from verl_ext.engine.fsdp.memory import machine_memory
 from verl_ext.engine.fsdp.shared_prefixes import SharedPrefixesLM, SharedPrefixesValue
@@ -40,10 +40,12 @@ class _OnCPU(FSDPEngine):
     def initialize(self) -> None:
         """Divide the cores of the machine among its ranks, or what other programs leave of them.
 
-        Where memory is short, the process keeps little of what it frees.
+        Where memory is short, or fresh memory is quick to get, the process keeps little of what it frees.
         """
         if machine_memory() < SMALL_MACHINE:
-            keep_little()
+            keep_little(MIB)
+        elif os.environ.get(HUGE_PAGES) == "1":
+            keep_little(2 * MIB)
         cores = usable_cores()
         # verl's Ray workers overwrite LOCAL_WORLD_SIZE with 1; torchrun sets only that one.
         ranks = int(os.environ.get("RAY_LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or 1)
