@@ -33,7 +33,7 @@ def test_available_memory_is_that_of_the_container(tmp_path):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have other ways")
-@pytest.mark.parametrize(("first", "kept"), [("", True), ("freed_memory.keep_little(2 * 2**20)", False)])
+@pytest.mark.parametrize(("first", "kept"), [("", True), ("freed_memory.keep_little(4 * 2**20)", False)])
 def test_where_memory_is_short_little_of_what_was_freed_is_kept(first, kept):
     """Large tensors are freed between small ones that live on."""
     program = f"""

@@ -45,7 +45,7 @@ class _OnCPU(FSDPEngine):
         if machine_memory() < SMALL_MACHINE:
             keep_little(MIB)
         elif os.environ.get(HUGE_PAGES) == "1":
-            keep_little(2 * MIB)
+            keep_little(4 * MIB)
         cores = usable_cores()
         # verl's Ray workers overwrite LOCAL_WORLD_SIZE with 1; torchrun sets only that one.
         ranks = int(os.environ.get("RAY_LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or 1)
