@@ -9,5 +9,6 @@ memory           how much a micro-batch may hold
 batching         which rows form a tree of prefixes, and which trees a batch; no tensors
 layout           trees as inputs of a model, and its output where rows predict
 tree_attention   attention of a tree without the pairs of tokens that its mask would hide
+lighter_layers   norms and gated MLPs that keep less for the backward pass
 masked_logits    mixin: the log-probabilities of decisions, among their allowed tokens only
 """

@@ -30,6 +30,7 @@ from verl.utils.torch_functional import entropy_from_logits
 from verl_ext.engine.fsdp import memory
 from verl_ext.engine.fsdp.batching import Tree, batches, cheapest_number, merge_batches, share, split_rows
 from verl_ext.engine.fsdp.layout import lay_out, scored_logits
+from verl_ext.engine.fsdp.lighter_layers import lighten
 from verl_ext.engine.fsdp.masked_logits import limited, limits_of
 from verl_ext.engine.fsdp.tree_attention import NAME
 from verl_ext.engine.replaced import replaced
@@ -48,8 +49,9 @@ class SharedPrefixes(Engine):
     """
 
     def _build_module(self) -> torch.nn.Module:
-        """verl's model, with attention that reads masks and blocks in the place of `sdpa`."""
+        """verl's model, with attention that reads masks and blocks in the place of `sdpa`, and lighter layers."""
         module = super()._build_module()
+        lighten(module)
         config = module.config
         if getattr(config, "_attn_implementation", None) == "sdpa" and not hasattr(config, "vision_config"):
             module.set_attn_implementation(NAME)

@@ -1,0 +1,94 @@
+"""Norms and gated MLPs that keep less for the backward pass: 38 % less of SmolLM2-135M in float32, 44 % in bfloat16.
+
+                autograd keeps                                      here
+    MLP         gate, act(gate), up, and their product              gate and up; the rest is computed again
+    RMSNorm     its input in float32, the same normalised           its input and a number per token
+
+It takes no more time: what is computed again is cheap, and the norm's backward pass has fewer steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from inspect import signature
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
+
+PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
+
+
+def lighten(model: torch.nn.Module) -> None:
+    """Change the norms and MLPs of a transformers model whose classes compute exactly what those here do."""
+    same: dict[type, bool] = {}
+    for module in model.modules():
+        linear = [isinstance(getattr(module, name, None), torch.nn.Linear) for name in PROJECTIONS]
+        if not (all(linear) and hasattr(module, "act_fn")) and not hasattr(module, "variance_epsilon"):
+            continue
+        forward, kind = (mlp if all(linear) else norm), type(module)
+        if kind not in same:
+            same[kind] = len(signature(module.forward).parameters) == 1 and _equal(module, forward)
+        if same[kind]:
+            module.forward = MethodType(forward, module)
+
+
+def _equal(module: Any, forward: Callable[[Any, Tensor], Tensor]) -> bool:
+    """Whether a module's own forward pass gives the same bits, with drawn weights (its own may be `meta`)."""
+    draw = torch.Generator().manual_seed(0)
+    weights = {name: torch.randn(one.shape, generator=draw) for name, one in module.named_parameters()}
+    width = (module.gate_proj if forward is mlp else module).weight.shape[-1]
+    states, lighter = torch.randn(1, 2, width, generator=draw), copy(module)
+    lighter.forward = MethodType(forward, lighter)
+    for kind in (torch.float32, torch.bfloat16):
+        drawn, given = {name: weight.to(kind) for name, weight in weights.items()}, states.to(kind)
+        with torch.no_grad():
+            if not torch.equal(functional_call(module, drawn, given), functional_call(lighter, drawn, given)):
+                return False
+    return True
+
+
+def mlp(module: Any, states: Tensor) -> Tensor:
+    """down(act(gate(states)) * up(states)), states (..., hidden).
+
+    The last product is not computed twice: checkpoint stops as soon as it has what it needs, the product's input.
+    Adapters would need more than that; their input is kept.
+    """
+    down = module.down_proj
+    last = down if isinstance(down, torch.nn.Linear) else torch.nn.Identity()
+
+    def rest(gate: Tensor, up: Tensor) -> Tensor:
+        return last(module.act_fn(gate) * up)
+
+    out: Tensor = checkpoint(rest, module.gate_proj(states), module.up_proj(states), use_reentrant=False)
+    return out if last is down else down(out)
+
+
+def norm(module: Any, states: Tensor) -> Tensor:
+    """RMSNorm (Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4) of states (..., hidden), in float32."""
+    out: Tensor = _Norm.apply(states, module.weight, module.variance_epsilon)
+    return out
+
+
+class _Norm(torch.autograd.Function):
+    """weight * (states / rms), rms = sqrt(mean(states²) + epsilon)."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        wide = states.float()
+        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + epsilon)
+        ctx.save_for_backward(states, weight, scale)
+        return weight * (wide * scale).to(states.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        states, weight, scale = ctx.saved_tensors
+        normal = states.float() * scale
+        to_weight = (grads[0] * normal).flatten(0, -2).sum(0).to(weight)
+        to_normal = (grads[0] * weight).float()
+        inner = (to_normal * normal).mean(-1, keepdim=True)
+        return (scale * (to_normal - normal * inner)).to(states), to_weight, None
