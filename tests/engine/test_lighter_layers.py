@@ -77,33 +77,45 @@ def test_the_norms_gradients_are_those_of_a_float64_reference():
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
 
 
-class Gated(torch.nn.Module):
-    """A norm that may be called with a gate, as Mamba's."""
+class Norm(torch.nn.Module):
+    """The usual one; others differ from it a little."""
 
-    def __init__(self) -> None:
+    variance_epsilon, factor, noise, base = 1e-6, 1.0, 0.0, 0.0
+
+    def __init__(self, **settings: float) -> None:
         super().__init__()
-        self.weight, self.variance_epsilon = torch.nn.Parameter(torch.ones(8)), 1e-6
-
-    def forward(self, states: torch.Tensor, gate: torch.Tensor | None = None) -> torch.Tensor:
-        states = states if gate is None else states * gate
-        return self.weight * states * torch.rsqrt(states.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
-
-
-class FromOne(torch.nn.Module):
-    """A norm whose weight counts from one, as Gemma's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight, self.variance_epsilon = torch.nn.Parameter(torch.zeros(8)), 1e-6
+        self.weight = torch.nn.Parameter(torch.ones(8))
+        vars(self).update(settings)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return (1 + self.weight) * states * torch.rsqrt(states.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        wide = states.float()
+        normal = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        out = (self.base + self.weight) * normal.to(states.dtype) * self.factor
+        return torch.nn.functional.dropout(out, self.noise, self.training)
 
 
-@pytest.mark.parametrize("norm", [Gated(), FromOne()])
-def test_what_computes_something_else_is_left_alone(norm):
-    lighten(norm)
-    assert "forward" not in vars(norm)
+class Gated(Norm):
+    """May be called with a gate, as Mamba's."""
+
+    def forward(self, states: torch.Tensor, gate: torch.Tensor | None = None) -> torch.Tensor:
+        return super().forward(states if gate is None else states * gate)
+
+
+class Images(Norm):
+    """Takes images."""
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        _, _, _, _ = states.shape
+        return super().forward(states)
+
+
+def test_what_computes_something_else_is_left_alone():
+    """Each by itself, whatever the others of its class do; Gemma's weights count from one, SeedOss' drop out."""
+    others = [Gated(), Images(), Norm(base=1.0), Norm(factor=0.5), Norm(noise=0.5)]
+    model = torch.nn.Sequential(Norm(), *others, Norm()).eval()
+    lighten(model)
+    assert ["forward" in vars(one) for one in model] == [True, *(False for _ in others), True]
+    assert not any(one.training for one in model.modules())
 
 
 def test_weights_that_are_not_there_yet_do_not_matter():

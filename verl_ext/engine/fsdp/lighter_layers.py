@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
@@ -24,32 +25,38 @@ PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
 
 def lighten(model: torch.nn.Module) -> None:
-    """Change the norms and MLPs of a transformers model whose classes compute exactly what those here do."""
-    same: dict[type, bool] = {}
+    """Change the norms and MLPs of a transformers model that compute exactly what those here do."""
+    same: dict[object, bool] = {}  # found once for a class and its numbers
     for module in model.modules():
         linear = [isinstance(getattr(module, name, None), torch.nn.Linear) for name in PROJECTIONS]
-        if not (all(linear) and hasattr(module, "act_fn")) and not hasattr(module, "variance_epsilon"):
-            continue
-        forward, kind = (mlp if all(linear) else norm), type(module)
-        if kind not in same:
-            same[kind] = len(signature(module.forward).parameters) == 1 and _equal(module, forward)
-        if same[kind]:
-            module.forward = MethodType(forward, module)
+        if all(linear) or hasattr(module, "variance_epsilon"):
+            forward = mlp if all(linear) else norm
+            key = type(module), str({k: v for k, v in vars(module).items() if isinstance(v, float | int | str)})
+            if key not in same:
+                same[key] = len(signature(module.forward).parameters) == 1 and _equal(module, forward)
+            if same[key]:
+                module.forward = MethodType(forward, module)
 
 
 def _equal(module: Any, forward: Callable[[Any, Tensor], Tensor]) -> bool:
-    """Whether a module's own forward pass gives the same bits, with drawn weights (its own may be `meta`)."""
-    draw = torch.Generator().manual_seed(0)
-    weights = {name: torch.randn(one.shape, generator=draw) for name, one in module.named_parameters()}
-    width = (module.gate_proj if forward is mlp else module).weight.shape[-1]
-    states, lighter = torch.randn(1, 2, width, generator=draw), copy(module)
+    """Whether a module's own forward pass in training gives the same bits, with drawn weights (it may be `meta`)."""
+    draw, lighter, training = torch.Generator().manual_seed(0), copy(module), module.training
     lighter.forward = MethodType(forward, lighter)
-    for kind in (torch.float32, torch.bfloat16):
-        drawn, given = {name: weight.to(kind) for name, weight in weights.items()}, states.to(kind)
-        with torch.no_grad():
-            if not torch.equal(functional_call(module, drawn, given), functional_call(lighter, drawn, given)):
-                return False
-    return True
+    weights = {name: torch.randn(one.shape, generator=draw) for name, one in module.named_parameters()}
+    module.train()  # some have dropout
+    try:
+        width = (module.gate_proj if forward is mlp else module).weight.shape[-1]
+        states = torch.randn(1, 2, width, generator=draw)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            for kind in (torch.float32, torch.bfloat16):
+                drawn, given = {name: weight.to(kind) for name, weight in weights.items()}, states.to(kind)
+                if not torch.equal(functional_call(module, drawn, given), functional_call(lighter, drawn, given)):
+                    return False
+        return True
+    except Exception:  # it takes something else, or has other parts
+        return False
+    finally:
+        module.train(training)
 
 
 def mlp(module: Any, states: Tensor) -> Tensor:
@@ -85,6 +92,7 @@ class _Norm(torch.autograd.Function):
         return weight * (wide * scale).to(states.dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         states, weight, scale = ctx.saved_tensors
         normal = states.float() * scale
