@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import torch
 
-# Of the machine's memory. With 135M parameters and 24 GB, 0.04 takes a tenth less time in float32, and 0.4 GB more;
+# Of the machine's memory. With 135M parameters and 24 GB, 0.04 takes a tenth less time in float32, and 0.6 GB more;
 # less than 0.03 takes a tenth more time in bfloat16, because prefixes are computed in more micro-batches.
 SHARE = 0.03
 # Of the memory that no program uses, where that is little.
