@@ -96,7 +96,8 @@ class _Norm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         states, weight, scale = ctx.saved_tensors
         normal = states.float() * scale
-        to_weight = (grads[0] * normal).flatten(0, -2).sum(0).to(weight)
+        trains = ctx.needs_input_grad[1]  # not under adapters
+        to_weight = (grads[0] * normal).flatten(0, -2).sum(0).to(weight) if trains else None
         to_normal = (grads[0] * weight).float()
         inner = (to_normal * normal).mean(-1, keepdim=True)
         return (scale * (to_normal - normal * inner)).to(states), to_weight, None
